@@ -1,0 +1,1 @@
+"""The data plane: rollout, verification, training and serving. Imports neither Django nor `apps`."""

@@ -1,0 +1,93 @@
+"""Vocabulary shared by both planes: splits, verdicts, reasons, boundaries, outcomes."""
+
+from enum import StrEnum
+
+
+class Split(StrEnum):
+    """Disjoint parts of a suite."""
+
+    TRAIN = "train"
+    DEV = "dev"  # checkpoint selection
+    HELDOUT = "heldout"  # promotion gate only
+    REGRESSION = "regression"  # replayed after every promotion
+
+
+class Purpose(StrEnum):
+    """Why a group of episodes is generated."""
+
+    TRAIN = "train"
+    EVALUATION = "evaluation"
+
+
+class Verdict(StrEnum):
+    """What a verifier says of a finished episode."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    ERROR = "error"  # no verdict: the reward is null, never 0
+
+
+class ReasonCode(StrEnum):
+    """Why the verdict is what it is. The second block has no reward."""
+
+    OK = "OK"
+    WRONG_ANSWER = "WRONG_ANSWER"
+    NO_OUTPUT = "NO_OUTPUT"
+    FORMAT_INVALID = "FORMAT_INVALID"
+    AGENT_TIMEOUT = "AGENT_TIMEOUT"
+    TURN_LIMIT = "TURN_LIMIT"
+    RESOURCE_LIMIT = "RESOURCE_LIMIT"
+    TAMPER_DETECTED = "TAMPER_DETECTED"
+    FORBIDDEN_ACCESS = "FORBIDDEN_ACCESS"
+
+    VERIFIER_TIMEOUT = "VERIFIER_TIMEOUT"
+    VERIFIER_CRASH = "VERIFIER_CRASH"
+    VERIFIER_NO_RESULT = "VERIFIER_NO_RESULT"
+    VERIFIER_FLAKY = "VERIFIER_FLAKY"
+    SANDBOX_UNAVAILABLE = "SANDBOX_UNAVAILABLE"
+    ENGINE_ERROR = "ENGINE_ERROR"
+    TASK_INVALID = "TASK_INVALID"
+
+
+TAMPER_REASONS = frozenset({ReasonCode.TAMPER_DETECTED, ReasonCode.FORBIDDEN_ACCESS})
+
+
+class Boundary(StrEnum):
+    """Whose failure it was."""
+
+    POLICY = "policy"
+    ENVIRONMENT = "environment"
+    VERIFIER = "verifier"
+    ENGINE = "engine"
+    INFRASTRUCTURE = "infrastructure"
+
+
+class StopReason(StrEnum):
+    """Why an episode ended."""
+
+    ANSWERED = "answered"  # a turn without a tool call
+    TURN_LIMIT = "turn_limit"
+    LENGTH = "length"  # token limit of the turn or the context
+    TIMEOUT = "timeout"
+    ERROR = "error"  # infrastructure; the episode has no reward
+
+
+class GroupOutcome(StrEnum):
+    """The ledger: every admitted training group ends in exactly one of these."""
+
+    TRAINED = "trained"
+    STALE = "stale"
+    ZERO_VARIANCE = "zero_variance"
+    INFRASTRUCTURE_FAILED = "infrastructure_failed"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+    SCORED = "scored"  # evaluation groups only
+
+
+class VerifierKind(StrEnum):
+    """Built-in verifiers."""
+
+    EXACT = "exact"  # normalised text equality with one of the accepted answers
+    NUMBER = "number"  # last number of the answer within a tolerance
+    TOOL_CALL = "tool_call"  # structured function call against accepted values
+    PROGRAM = "program"  # a Python program in its own sandbox

@@ -1,0 +1,172 @@
+"""The file of a finished group: token arrays in safetensors, and the transcript beside it in JSON."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import save as save_safetensors
+
+from gpu_workers.contracts.enums import Boundary, ReasonCode, StopReason, Verdict
+
+FORMAT_VERSION = "1"
+
+
+class GroupFileError(ValueError):
+    """A group file whose arrays disagree; the message names the episode."""
+
+
+@dataclass(frozen=True)
+class EpisodeTokens:
+    """Exact tokens of one episode, prompt first. All arrays have length L.
+
+    mask: 1 on sampled tokens. logprobs: behaviour log-prob (temperature applied), 0.0 where mask is 0.
+    versions: policy version that sampled the token, -1 where mask is 0.
+    """
+
+    tokens: NDArray[np.int32]
+    mask: NDArray[np.uint8]
+    logprobs: NDArray[np.float32]
+    versions: NDArray[np.int32]
+    reward: float | None = None  # None: no reward (infrastructure, verifier error)
+
+    def check(self, index: int) -> None:
+        """Raise GroupFileError unless the arrays fit together and are finite."""
+        length = len(self.tokens)
+        for name in ("mask", "logprobs", "versions"):
+            if len(getattr(self, name)) != length:
+                raise GroupFileError(f"episode {index}: {name} has {len(getattr(self, name))} entries, tokens {length}")
+        sampled = self.mask == 1
+        if not np.isfinite(self.logprobs[sampled]).all():
+            raise GroupFileError(f"episode {index}: a behaviour log-prob is NaN or infinite")
+        if (self.versions[sampled] < 0).any():
+            raise GroupFileError(f"episode {index}: a sampled token has no policy version")
+        if self.reward is not None and not np.isfinite(self.reward):
+            raise GroupFileError(f"episode {index}: reward is {self.reward}")
+
+
+def encode_group(episodes: list[EpisodeTokens], metadata: dict[str, str]) -> bytes:
+    """Flatten the episodes with offsets [E+1] into one safetensors file."""
+    for index, episode in enumerate(episodes):
+        episode.check(index)
+    offsets = np.cumsum([0] + [len(e.tokens) for e in episodes]).astype(np.int64)
+    rewards = np.array([np.nan if e.reward is None else e.reward for e in episodes], dtype=np.float64)
+    arrays = {
+        "tokens": np.concatenate([e.tokens for e in episodes]).astype(np.int32),
+        "mask": np.concatenate([e.mask for e in episodes]).astype(np.uint8),
+        "logprobs": np.concatenate([e.logprobs for e in episodes]).astype(np.float32),
+        "versions": np.concatenate([e.versions for e in episodes]).astype(np.int32),
+        "offsets": offsets,
+        "rewards": rewards,  # NaN: no reward
+    }
+    return save_safetensors(arrays, metadata={"format": FORMAT_VERSION, **metadata})
+
+
+def decode_group(data: bytes) -> list[EpisodeTokens]:
+    """Read a group file back and check it."""
+    arrays = load_safetensors(data)
+    offsets = arrays["offsets"]
+    episodes = []
+    for index, (start, stop) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+        reward = float(arrays["rewards"][index])
+        episode = EpisodeTokens(
+            tokens=arrays["tokens"][start:stop],
+            mask=arrays["mask"][start:stop],
+            logprobs=arrays["logprobs"][start:stop],
+            versions=arrays["versions"][start:stop],
+            reward=None if np.isnan(reward) else reward,
+        )
+        episode.check(index)
+        episodes.append(episode)
+    return episodes
+
+
+class ToolCallRecord(msgspec.Struct, kw_only=True):
+    """One executed (or refused) tool call."""
+
+    name: str
+    arguments: dict[str, Any] = {}
+    result: str = ""
+    ok: bool = True
+    invalid: bool = False  # unknown tool, malformed call or arguments against the schema: not executed
+    error: str = ""
+    duration_seconds: float = 0.0
+    truncated: bool = False
+
+
+class TurnRecord(msgspec.Struct, kw_only=True):
+    """One message of the conversation with its token span [start, stop) in the episode's arrays."""
+
+    role: str
+    text: str
+    token_start: int = 0
+    token_stop: int = 0
+    tool_call: ToolCallRecord | None = None
+    finish_reason: str = ""
+    engine_seconds: float = 0.0
+
+
+class SandboxRecord(msgspec.Struct, kw_only=True):
+    """What the sandbox really applied and did."""
+
+    backend: str = ""
+    isolation: str = ""  # e.g. "bubblewrap: user, pid, net, ipc, uts namespaces; seccomp; uid 65534"
+    limits_hit: list[str] = []
+    log: str = ""  # one line an event: start, exec, exit status, duration
+
+
+class EpisodeRecord(msgspec.Struct, kw_only=True):
+    """Everything of one episode but its token arrays. Durations in seconds."""
+
+    index: int
+    seed: int
+    stop_reason: StopReason
+    answer: str = ""
+    turns: list[TurnRecord] = []
+    verdict: Verdict = Verdict.ERROR
+    reward: float | None = None
+    success: bool = False  # verdict is pass
+    reason_code: ReasonCode = ReasonCode.ENGINE_ERROR
+    message: str = ""
+    evidence: dict[str, Any] = {}
+    boundary: Boundary | None = None  # of a failure
+    num_turns: int = 0
+    num_tool_calls: int = 0
+    num_invalid_calls: int = 0
+    num_prompt_tokens: int = 0
+    num_sampled_tokens: int = 0
+    num_total_tokens: int = 0
+    min_version: int = 0
+    max_version: int = 0
+    mean_logprob: float = 0.0
+    engine_seconds: float = 0.0
+    queue_seconds: float = 0.0  # waiting for the engine to start the request
+    tool_seconds: float = 0.0
+    verifier_seconds: float = 0.0
+    total_seconds: float = 0.0
+    sandbox: SandboxRecord = msgspec.field(default_factory=SandboxRecord)
+
+
+@dataclass(frozen=True)
+class GroupTranscript:
+    """The JSON stored beside a group file."""
+
+    group_id: str
+    task_key: str
+    task_hash: str
+    episodes: list[EpisodeRecord] = field(default_factory=list)
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "GroupTranscript":
+        return msgspec.json.decode(data, type=cls)
+
+
+def jsonable(value: Any) -> Any:
+    """Builtins of a struct, for a broker message."""
+    return json.loads(msgspec.json.encode(value))

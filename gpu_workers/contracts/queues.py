@@ -1,0 +1,23 @@
+"""Names of Celery queues and jobs: the only coupling between the control plane and the workers."""
+
+CONTROL = "control"  # reconciler, reaper, gates
+INGEST = "ingest"  # reports of workers
+HEARTBEAT = "heartbeat"  # liveness, never behind a batch of episodes
+ROLLOUT = "rollout"  # one message per group
+VERIFY = "verify"  # import checks of tasks, re-verification
+TRAIN = "train"  # one long job per run attempt
+FLEET = "fleet"  # installs policy versions on engines
+
+JOB_INGEST = "ratchet.ingest_report"
+JOB_HEARTBEAT = "ratchet.heartbeat"
+JOB_ROLLOUT = "ratchet.rollout_group"
+JOB_VERIFY = "ratchet.verify_tasks"
+JOB_TRAIN = "ratchet.train_run"
+JOB_FLEET = "ratchet.install_policy"
+
+CHANNEL_CHANGES = "ratchet.channels"  # Redis pub/sub topic: channel moved or token revoked
+
+
+def batch_queue(run_id: str, attempt: int) -> str:
+    """Name of the queue one trainer attempt reads its batches from."""
+    return f"batches.{run_id}.{attempt}"

@@ -1,0 +1,149 @@
+"""RunSpec: the frozen, hashed description of a run, validated with the path of what is wrong."""
+
+import hashlib
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+NonNegative = Annotated[int, msgspec.Meta(ge=0)]
+PositiveFloat = Annotated[float, msgspec.Meta(gt=0)]
+Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class Algorithm(StrEnum):
+    SFT = "sft"
+    GRPO = "grpo"
+
+
+class Advantage(StrEnum):
+    GRPO = "grpo"
+    DR_GRPO = "dr_grpo"
+    RLOO = "rloo"
+
+
+class Correction(StrEnum):
+    """Off-policy correction of behaviour against trainer log-probs."""
+
+    NONE = "none"
+    TIS = "tis"
+
+
+class Aggregation(StrEnum):
+    TOKEN_MEAN = "token_mean"
+    SEQUENCE_MEAN = "sequence_mean"
+    FIXED_LENGTH = "fixed_length"
+
+
+class _Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    pass
+
+
+class LoraSpec(_Spec):
+    rank: Positive = 16
+    alpha: PositiveFloat = 32.0
+
+
+class OptimiserSpec(_Spec):
+    learning_rate: PositiveFloat = 2e-4
+    warmup_steps: NonNegative = 2
+    decay: bool = False  # linear to zero over the run after warm-up
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.95
+    weight_decay: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    grad_clip: PositiveFloat = 1.0
+
+
+class AlgorithmSpec(_Spec):
+    kind: Algorithm = Algorithm.GRPO
+    advantage: Advantage = Advantage.GRPO
+    aggregation: Aggregation = Aggregation.TOKEN_MEAN
+    correction: Correction = Correction.TIS
+    correction_cap: PositiveFloat = 2.0
+    clip_low: PositiveFloat = 0.2
+    clip_high: PositiveFloat = 0.2
+    num_updates_per_batch: Positive = 1
+    sft_batch_size: Positive = 8  # examples a step, SFT only
+    sft_epochs: PositiveFloat = 1.0
+
+
+class RolloutSpec(_Spec):
+    prompts_per_batch: Positive = 8  # B, groups a step
+    group_size: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8  # G, episodes a group
+    max_staleness: NonNegative = 1  # η, versions
+    temperature: PositiveFloat = 1.0
+    top_p: PositiveFloat = 1.0
+    max_new_tokens: Positive = 128  # a turn
+    num_shots: NonNegative = 0  # worked examples put before the task
+    group_timeout_seconds: PositiveFloat = 300.0
+    max_attempts: Positive = 3  # of a group that failed by infrastructure
+    max_requeues: NonNegative = 2  # of a task whose group went stale
+
+
+class EvaluationSpec(_Spec):
+    dev_every: NonNegative = 0  # steps between dev evaluations; 0: only the last checkpoint
+    dev_tasks: NonNegative = 64  # at most so many dev tasks; 0: none
+    max_new_tokens: NonNegative = 0  # 0: as in rollout
+    temperature: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
+class LimitsSpec(_Spec):
+    max_error_share: Fraction = 0.5  # of the last closed groups that ended infrastructure_failed, halts the run
+    max_attempts: Positive = 3  # of the trainer
+    max_seconds: NonNegative = 0  # wall clock; 0: none
+
+
+class RunSpec(_Spec):
+    """`suite` is a suite's slug (newest ready version) or slug@version; `policy` a policy's slug of the project."""
+
+    name: str = ""
+    suite: str
+    policy: str
+    steps: Positive = 10  # RL steps; for SFT the step count follows from epochs and batch size
+    seed: NonNegative = 0
+    max_train_tasks: NonNegative = 0  # 0: all
+    algorithm: AlgorithmSpec = AlgorithmSpec()
+    rollout: RolloutSpec = RolloutSpec()
+    lora: LoraSpec = LoraSpec()
+    optimiser: OptimiserSpec = OptimiserSpec()
+    evaluation: EvaluationSpec = EvaluationSpec()
+    limits: LimitsSpec = LimitsSpec()
+
+
+class SpecError(ValueError):
+    """A RunSpec that cannot be used; `path` names the field in dotted form."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path = path
+        self.message = message
+
+
+def parse_run_spec(data: dict[str, Any]) -> RunSpec:
+    """Build a RunSpec from plain data. Raises SpecError naming the path."""
+    try:
+        spec = msgspec.convert(data, RunSpec)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$")
+        raise SpecError(path.rstrip("`").lstrip(".") or "spec", message) from error
+    _check_combinations(spec)
+    return spec
+
+
+def _check_combinations(spec: RunSpec) -> None:
+    if spec.algorithm.kind is Algorithm.SFT:
+        return
+    if spec.rollout.top_p < 1.0:
+        raise SpecError("rollout.top_p", "must be 1 while training: truncation biases the importance ratio")
+    if spec.rollout.top_p > 1.0:
+        raise SpecError("rollout.top_p", "must be at most 1")
+    if spec.rollout.group_size < 2:
+        raise SpecError("rollout.group_size", "needs at least 2 episodes a group to form an advantage")
+    if spec.rollout.max_staleness > 0 and spec.algorithm.correction is Correction.NONE:
+        raise SpecError("algorithm.correction", "is needed when rollout.max_staleness > 0 (use tis)")
+
+
+def spec_hash(spec: RunSpec) -> str:
+    """SHA-256 of the canonical JSON of the whole spec, defaults included."""
+    return hashlib.sha256(msgspec.json.encode(msgspec.to_builtins(spec), order="sorted")).hexdigest()

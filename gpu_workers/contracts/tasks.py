@@ -1,0 +1,81 @@
+"""What a rollout worker needs to know of a task: prompt, tools, environment contract, verifier."""
+
+from typing import Any
+
+import msgspec
+
+from gpu_workers.contracts.enums import VerifierKind
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Resources of one sandbox. Sizes in bytes, times in seconds."""
+
+    cpu_seconds: int = 10
+    memory_bytes: int = 512 * 2**20
+    num_processes: int = 64
+    disk_bytes: int = 64 * 2**20
+    output_bytes: int = 64 * 2**10
+    tool_timeout_seconds: float = 10.0
+    episode_timeout_seconds: float = 120.0
+    verify_timeout_seconds: float = 20.0
+
+
+class EnvironmentContract(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What an episode's sandbox grants; anything absent is denied."""
+
+    network: bool = False  # only False is supported by the bubblewrap backend: asking for more is refused
+    files: dict[str, str] = {}  # path below /workspace -> text content, written before the first turn
+    environment: dict[str, str] = {}  # extra variables inside the sandbox
+    limits: Limits = Limits()
+    seed: int = 0
+
+
+class ToolSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A tool the policy may call. `source` is a Python module run inside the sandbox with
+    `def call(arguments: dict) -> str`; without it the name must be a built-in tool (shell, python, read_file, write_file)."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = {"type": "object", "properties": {}}  # JSON schema of the arguments
+    source: str = ""
+
+
+class VerifierSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a finished episode is judged.
+
+    `config` is shared by a suite's tasks (e.g. tolerance, partial credit); `expected` is the task's own truth and
+    never enters the episode's sandbox. PROGRAM: `program` is a Python module with
+    `def verify(episode: dict) -> dict` (keys of episode: answer, messages, files, expected, task;
+    result: score 0..1, message) run in a separate sandbox.
+    """
+
+    kind: VerifierKind
+    version: int = 1
+    config: dict[str, Any] = {}
+    expected: Any = None
+    program: str = ""
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One chat message of a prompt or few-shot example."""
+
+    role: str  # system | user | assistant | tool
+    content: str
+
+
+class TaskBundle(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One task as stored (content-addressed) in the object store and read by workers."""
+
+    key: str  # stable within the suite
+    prompt: list[Message]  # system and user messages, without few-shot examples
+    examples: list[Message] = []  # worked examples, inserted before the last user message when a policy asks for shots
+    tools: list[ToolSpec] = []
+    tool_format: str = "python"  # how the policy writes calls: python `f(a=1)` | json <tool_call>{...}</tool_call>
+    terminal_call: bool = False  # True: the first call is the answer (function-calling suites); it is not executed
+    max_turns: int = 1
+    contract: EnvironmentContract = EnvironmentContract()
+    verifier: VerifierSpec
+    reference: list[Message] = []  # assistant (and tool) turns that pass, for supervised training and the import check
+    known_bad: list[str] = []  # final answers that must fail
+    cluster: str = ""  # template, repository or function: unit of clustering in statistics
+    tags: list[str] = []
