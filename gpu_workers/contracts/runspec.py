@@ -1,6 +1,7 @@
 """RunSpec: the frozen, hashed description of a run, validated with the path of what is wrong."""
 
 import hashlib
+import re
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -40,12 +41,12 @@ class _Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     pass
 
 
-class LoraSpec(_Spec):
+class LoraSpec(_Spec, frozen=True, kw_only=True):
     rank: Positive = 16
     alpha: PositiveFloat = 32.0
 
 
-class OptimiserSpec(_Spec):
+class OptimiserSpec(_Spec, frozen=True, kw_only=True):
     learning_rate: PositiveFloat = 2e-4
     warmup_steps: NonNegative = 2
     decay: bool = False  # linear to zero over the run after warm-up
@@ -55,7 +56,7 @@ class OptimiserSpec(_Spec):
     grad_clip: PositiveFloat = 1.0
 
 
-class AlgorithmSpec(_Spec):
+class AlgorithmSpec(_Spec, frozen=True, kw_only=True):
     kind: Algorithm = Algorithm.GRPO
     advantage: Advantage = Advantage.GRPO
     aggregation: Aggregation = Aggregation.TOKEN_MEAN
@@ -68,7 +69,7 @@ class AlgorithmSpec(_Spec):
     sft_epochs: PositiveFloat = 1.0
 
 
-class RolloutSpec(_Spec):
+class RolloutSpec(_Spec, frozen=True, kw_only=True):
     prompts_per_batch: Positive = 8  # B, groups a step
     group_size: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8  # G, episodes a group
     max_staleness: NonNegative = 1  # η, versions
@@ -81,20 +82,20 @@ class RolloutSpec(_Spec):
     max_requeues: NonNegative = 2  # of a task whose group went stale
 
 
-class EvaluationSpec(_Spec):
+class EvaluationSpec(_Spec, frozen=True, kw_only=True):
     dev_every: NonNegative = 0  # steps between dev evaluations; 0: only the last checkpoint
     dev_tasks: NonNegative = 64  # at most so many dev tasks; 0: none
     max_new_tokens: NonNegative = 0  # 0: as in rollout
     temperature: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
-class LimitsSpec(_Spec):
+class LimitsSpec(_Spec, frozen=True, kw_only=True):
     max_error_share: Fraction = 0.5  # of the last closed groups that ended infrastructure_failed, halts the run
     max_attempts: Positive = 3  # of the trainer
     max_seconds: NonNegative = 0  # wall clock; 0: none
 
 
-class RunSpec(_Spec):
+class RunSpec(_Spec, frozen=True, kw_only=True):
     """`suite` is a suite's slug (newest ready version) or slug@version; `policy` a policy's slug of the project."""
 
     name: str = ""
@@ -126,7 +127,8 @@ def parse_run_spec(data: dict[str, Any]) -> RunSpec:
         spec = msgspec.convert(data, RunSpec)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$")
-        raise SpecError(path.rstrip("`").lstrip(".") or "spec", message) from error
+        names = [path.rstrip("`").lstrip("."), *re.findall(r"field `(\w+)`", message)]
+        raise SpecError(".".join(filter(None, names)) or "spec", message) from error
     _check_combinations(spec)
     return spec
 

@@ -36,7 +36,9 @@ class ToolSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     name: str
     description: str = ""
-    parameters: dict[str, Any] = {"type": "object", "properties": {}}  # JSON schema of the arguments
+    parameters: dict[str, Any] = msgspec.field(  # JSON schema of the arguments
+        default_factory=lambda: {"type": "object", "properties": {}}
+    )
     source: str = ""
 
 
