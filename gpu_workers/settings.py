@@ -1,0 +1,96 @@
+"""Settings of every worker process, read from the environment once and refused at start when wrong."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gpu_workers.contracts.store import ObjectStore
+
+BROKER_SCHEMES = frozenset({"redis", "rediss", "amqp", "amqps", "memory"})
+LOCAL_REDIS = "redis://127.0.0.1:6379/0"
+
+
+class SettingsError(ValueError):
+    """An environment variable that cannot be used; the message starts with its name."""
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What a worker may know: broker, object store, engines and folders; never a database."""
+
+    broker_url: str
+    redis_url: str  # channel-change notices; empty when there is no Redis
+    store: ObjectStore
+    home: Path
+    models_dir: Path
+    engine_urls: tuple[str, ...]
+    control_url: str
+    worker_secret: str
+
+    @property
+    def cache_dir(self) -> Path:
+        """Local copies of remote objects; may be deleted at any time."""
+        return self.home / "cache"
+
+    def require_engines(self) -> tuple[str, ...]:
+        """Engine URLs, or an error that says which variable to set."""
+        if not self.engine_urls:
+            raise SettingsError("ROLLOUT_ENGINE_URLS: is empty; set it to the engines' base URLs, comma separated")
+        return self.engine_urls
+
+
+def load_settings(environ: Mapping[str, str] | None = None) -> WorkerSettings:
+    """Read the settings. Raises SettingsError naming the variable."""
+    env = os.environ if environ is None else environ
+    home = Path(env.get("RATCHET_HOME") or ".ratchet").expanduser().resolve()
+    redis_url = _url(env, "REDIS_URL", "", frozenset({"redis", "rediss"}))
+    return WorkerSettings(
+        broker_url=_url(env, "CELERY_BROKER_URL", redis_url or LOCAL_REDIS, BROKER_SCHEMES),
+        redis_url=redis_url,
+        store=_store(env.get("OBJECT_STORE_URL") or f"file://{home / 'objects'}"),
+        home=home,
+        models_dir=home / "models",
+        engine_urls=_engines(env),
+        control_url=_url(env, "RATCHET_CONTROL_URL", _local_url(env, "RATCHET_PORT", 8000), frozenset({"http", "https"})),
+        worker_secret=env.get("RATCHET_WORKER_SECRET", ""),
+    )
+
+
+@lru_cache(maxsize=1)
+def settings() -> WorkerSettings:
+    """The settings of this process."""
+    return load_settings()
+
+
+def _store(url: str) -> ObjectStore:
+    try:
+        return ObjectStore(url)
+    except (ValueError, ImportError) as error:
+        raise SettingsError(f"OBJECT_STORE_URL: {url!r} cannot be opened ({error}); use file:///folder or s3://bucket/prefix") from error
+
+
+def _engines(env: Mapping[str, str]) -> tuple[str, ...]:
+    urls = [part.strip().rstrip("/") for part in env.get("ROLLOUT_ENGINE_URLS", "").split(",") if part.strip()]
+    for url in urls:
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
+            raise SettingsError(f"ROLLOUT_ENGINE_URLS: {url!r} is not an http(s) URL")
+    if not urls and env.get("RATCHET_ENGINE_PORT"):
+        urls = [_local_url(env, "RATCHET_ENGINE_PORT", 0)]
+    return tuple(urls)
+
+
+def _local_url(env: Mapping[str, str], name: str, default: int) -> str:
+    text = env.get(name) or str(default)
+    if not text.isdigit() or not 0 <= int(text) < 65536:
+        raise SettingsError(f"{name}: {text!r} is not a port number")
+    return f"http://127.0.0.1:{text}"
+
+
+def _url(env: Mapping[str, str], name: str, default: str, schemes: frozenset[str]) -> str:
+    url = (env.get(name) or default).rstrip("/")
+    if url and urlsplit(url).scheme not in schemes:
+        raise SettingsError(f"{name}: {url!r} must start with one of {', '.join(sorted(schemes))}")
+    return url
