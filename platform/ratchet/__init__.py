@@ -1,0 +1,1 @@
+"""Ratchet's platform: settings, routing, queues and the services of one machine."""

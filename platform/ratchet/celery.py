@@ -1,0 +1,50 @@
+"""Celery app of the control plane: JSON only, one queue per kind of work, ticks that never pile up."""
+
+from celery import Celery
+
+from gpu_workers.contracts import queues
+from ratchet.env import load_env, use_settings
+
+use_settings()
+
+_TICK_SECONDS = 2.0
+_REAP_SECONDS = 5.0
+
+
+def _tick(task: str, seconds: float) -> dict[str, object]:
+    # A tick that waits longer than its period is dropped: the next one sees the same state.
+    return {"task": task, "schedule": seconds, "options": {"queue": queues.CONTROL, "expires": seconds}}
+
+
+app = Celery("ratchet")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.conf.update(
+    broker_url=app.conf.broker_url or load_env().celery_broker_url,
+    accept_content=["json"],
+    task_serializer="json",
+    task_ignore_result=True,
+    task_acks_late=True,
+    task_reject_on_worker_lost=True,
+    worker_prefetch_multiplier=1,
+    worker_hijack_root_logger=False,
+    worker_send_task_events=False,
+    broker_connection_retry_on_startup=True,
+    task_default_queue=queues.CONTROL,
+    # Leases and deadlines in PostgreSQL decide what is sent again. The broker must not: it would redeliver what
+    # still runs. Nothing the control plane runs takes minutes; trainers (hours) are on the workers' app.
+    broker_transport_options={"visibility_timeout": 12 * 3600, "socket_keepalive": True},
+    task_routes={
+        queues.JOB_INGEST: {"queue": queues.INGEST},
+        queues.JOB_HEARTBEAT: {"queue": queues.HEARTBEAT},
+        queues.JOB_ROLLOUT: {"queue": queues.ROLLOUT},
+        queues.JOB_VERIFY: {"queue": queues.VERIFY},
+        queues.JOB_TRAIN: {"queue": queues.TRAIN},
+        queues.JOB_FLEET: {"queue": queues.FLEET},
+    },
+    beat_schedule={
+        "advance runs": _tick("apps.runs.jobs.tick", _TICK_SECONDS),
+        "reap leases": _tick("apps.runs.jobs.reap_leases", _REAP_SECONDS),
+        "advance evaluations": _tick("apps.evaluations.jobs.tick", _TICK_SECONDS),
+    },
+)
+app.autodiscover_tasks(related_name="jobs")

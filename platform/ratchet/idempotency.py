@@ -1,0 +1,74 @@
+"""Idempotent creation: the same Idempotency-Key and body get the same answer, once."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from ratchet.problems import CONTENT_TYPE, Problem
+
+HEADER = "Idempotency-Key"
+_MAX_KEY = 200
+
+
+class IdempotentCreateMixin:
+    """For create views. Put it left of the view class; without the header nothing changes.
+
+    Same key and body: the stored answer, with `Idempotent-Replay: true`. Other body or path: 422.
+    Still being answered: 409. An answer of 5xx, or a crash, frees the key for another try.
+    """
+
+    def post(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return idempotent(request, lambda: super(IdempotentCreateMixin, self).post(request, *args, **kwargs))  # type: ignore[misc]
+
+    def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return idempotent(request, lambda: super(IdempotentCreateMixin, self).create(request, *args, **kwargs))  # type: ignore[misc]
+
+
+def idempotent(request: Request, answer: Callable[[], Response]) -> Response:
+    """Answer a request once per key of its user. Raises Problem where the key cannot be used."""
+    from apps.accounts.models import IdempotencyKey
+
+    key = request.headers.get(HEADER, "")
+    if not key:
+        return answer()
+    if len(key) > _MAX_KEY:
+        raise Problem("idempotency_key_invalid", 400, f"{HEADER} is longer than {_MAX_KEY} characters.")
+    body_hash = _body_hash(request)
+    try:
+        with transaction.atomic():
+            row = IdempotencyKey.objects.create(user=request.user, key=key, path=request.path, body_hash=body_hash)
+    except IntegrityError:
+        return _replay(IdempotencyKey.objects.get(user=request.user, key=key), request.path, body_hash)
+    try:
+        response = answer()
+    except Exception:
+        row.delete()
+        raise
+    if response.status_code >= 500:
+        row.delete()
+        return response
+    row.status_code = response.status_code
+    row.response = json.loads(json.dumps(response.data, default=str))
+    row.save(update_fields=["status_code", "response"])
+    return response
+
+
+def _replay(row: Any, path: str, body_hash: str) -> Response:
+    if row.path != path or row.body_hash != body_hash:
+        raise Problem(
+            "idempotency_key_reused", 422, f"This {HEADER} was used for another request: send a new key with it."
+        )
+    if row.status_code is None:
+        raise Problem("idempotency_in_flight", 409, "The first request with this key is still running: ask again.")
+    kind = CONTENT_TYPE if row.status_code >= 400 else None
+    return Response(row.response, status=row.status_code, headers={"Idempotent-Replay": "true"}, content_type=kind)
+
+
+def _body_hash(request: Request) -> str:
+    canonical = json.dumps(request.data, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,0 +1,22 @@
+"""Settings of tests: a PostgreSQL of their own in a temporary folder, in-memory broker and channel layer.
+
+The server itself is started by tests/conftest.py, and only when a test needs the database.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+os.environ["RATCHET_ENV"] = "test"
+if "RATCHET_HOME" not in os.environ:
+    os.environ["RATCHET_HOME"] = tempfile.mkdtemp(prefix="ratchet-test-", dir=os.environ.get("TMPDIR", "/tmp"))
+
+from ratchet.settings.base import *  # noqa: F403
+
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+CELERY_BROKER_URL = "memory://"
+DATABASES["default"]["OPTIONS"].pop("pool")  # the test database is dropped at the end: no connection may linger
+STATIC_ROOT = Path(tempfile.gettempdir()) / "ratchet-test-static"
+WHITENOISE_AUTOREFRESH = True
+STATICFILES_DIRS = [entry for entry in STATICFILES_DIRS if isinstance(entry, tuple) or entry.exists()]

@@ -1,0 +1,30 @@
+"""Every URL: pages, REST under /api/v1/, OpenAPI, admin, health and metrics."""
+
+from importlib.util import find_spec
+
+from django.contrib import admin
+from django.urls import URLPattern, URLResolver, include, path
+from drf_spectacular.views import SpectacularAPIView, SpectacularRedocView, SpectacularSwaggerView
+
+from ratchet.health import healthz, metrics
+
+_APPS = ("accounts", "audit", "tasks", "policies", "runs", "metrics", "evaluations", "reviews", "promotions")
+
+
+def _exists(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("admin/", admin.site.urls),
+    path("healthz", healthz, name="healthz"),
+    path("metrics", metrics, name="prometheus-metrics"),
+    path("api/v1/schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("api/docs/", SpectacularSwaggerView.as_view(url_name="schema"), name="swagger"),
+    path("api/redoc/", SpectacularRedocView.as_view(url_name="schema"), name="redoc"),
+    *[path("api/v1/", include(f"apps.{app}.api.urls")) for app in _APPS if _exists(f"apps.{app}.api.urls")],
+    *[path("", include(f"apps.{app}.urls")) for app in _APPS if _exists(f"apps.{app}.urls")],
+]
