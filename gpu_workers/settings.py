@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from gpu_workers.contracts.store import ObjectStore
 
-BROKER_SCHEMES = frozenset({"redis", "rediss", "amqp", "amqps", "memory"})
+BROKER_SCHEMES = frozenset({"redis", "rediss", "redis+socket", "amqp", "amqps", "memory"})
 LOCAL_REDIS = "redis://127.0.0.1:6379/0"
 
 
@@ -46,7 +46,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> WorkerSettings:
     """Read the settings. Raises SettingsError naming the variable."""
     env = os.environ if environ is None else environ
     home = Path(env.get("RATCHET_HOME") or ".ratchet").expanduser().resolve()
-    redis_url = _url(env, "REDIS_URL", "", frozenset({"redis", "rediss"}))
+    redis_url = _url(env, "REDIS_URL", "", frozenset({"redis", "rediss", "unix"}))
     return WorkerSettings(
         broker_url=_url(env, "CELERY_BROKER_URL", redis_url or LOCAL_REDIS, BROKER_SCHEMES),
         redis_url=redis_url,
