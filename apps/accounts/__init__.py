@@ -1,0 +1,1 @@
+"""People, projects, roles and tokens: who may do what."""

@@ -1,0 +1,73 @@
+"""Users, projects, memberships, API tokens and idempotency keys."""
+
+from uuid6 import uuid7
+
+from django.contrib.auth.models import AbstractUser
+from django.db import models
+
+
+class Role(models.TextChoices):
+    VIEWER = "viewer", "Viewer"
+    ENGINEER = "engineer", "Engineer"
+    REVIEWER = "reviewer", "Reviewer"
+    APPROVER = "approver", "Approver (product manager)"
+    ADMIN = "admin", "Admin"
+
+
+class User(AbstractUser):
+    """A person or service that acts. Superusers act in every project."""
+
+
+class Project(models.Model):
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    slug = models.SlugField(unique=True)
+    title = models.CharField(max_length=200)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class Membership(models.Model):
+    """One role of one user in one project."""
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=16, choices=Role)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["user", "project"], name="membership_unique"),
+            models.CheckConstraint(condition=models.Q(role__in=Role.values), name="membership_role_known"),
+        ]
+
+
+class ApiToken(models.Model):
+    """A bearer token, stored hashed. `scopes` empty: all that the user may do."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="tokens")
+    project = models.ForeignKey(Project, null=True, blank=True, on_delete=models.CASCADE, related_name="tokens")
+    name = models.CharField(max_length=100)
+    prefix = models.CharField(max_length=12)
+    digest = models.CharField(max_length=64, unique=True)  # sha256 of the token
+    scopes = models.JSONField(default=list, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+
+
+class IdempotencyKey(models.Model):
+    """The stored answer of a creating request, so that repeating it creates nothing."""
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE)
+    key = models.CharField(max_length=200)
+    path = models.CharField(max_length=300)
+    body_hash = models.CharField(max_length=64)
+    status_code = models.PositiveSmallIntegerField(null=True)  # null: in flight
+    response = models.JSONField(null=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "key"], name="idempotency_key_unique")]

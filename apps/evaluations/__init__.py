@@ -1,0 +1,1 @@
+"""Evaluations on dev, held-out and regression splits, and their statistics."""

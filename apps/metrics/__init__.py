@@ -1,0 +1,1 @@
+"""Metric points and series, and the live view over websockets."""

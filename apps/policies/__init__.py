@@ -1,0 +1,1 @@
+"""Policies, their lineage, and the channels that serve them."""

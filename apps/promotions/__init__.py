@@ -1,0 +1,1 @@
+"""Promotion gates, decisions, and moving a channel forward or back."""

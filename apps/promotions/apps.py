@@ -1,0 +1,8 @@
+"""Registers the promotions app."""
+
+from django.apps import AppConfig
+
+
+class PromotionsConfig(AppConfig):
+    name = "apps.promotions"
+    label = "promotions"

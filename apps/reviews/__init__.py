@@ -1,0 +1,1 @@
+"""Human review of verifier verdicts: queue, items, labels."""

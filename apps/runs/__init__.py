@@ -1,0 +1,1 @@
+"""Runs: attempts, groups, episodes, batches, the ledger and the reconciler."""

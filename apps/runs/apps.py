@@ -1,0 +1,8 @@
+"""Registers the runs app."""
+
+from django.apps import AppConfig
+
+
+class RunsConfig(AppConfig):
+    name = "apps.runs"
+    label = "runs"

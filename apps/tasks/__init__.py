@@ -1,0 +1,1 @@
+"""Suites of verifiable tasks: splits, contracts, verifiers, hashes."""

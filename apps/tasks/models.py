@@ -1,0 +1,82 @@
+"""Suites and tasks. A suite's version is frozen once ready; task content lives in the object store by hash."""
+
+from uuid6 import uuid7
+
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+
+from apps.accounts.models import Project
+
+
+class SuiteState(models.TextChoices):
+    CHECKING = "checking", "Checking tasks"
+    READY = "ready", "Ready"
+    FAILED = "failed", "Failed"
+
+
+class Suite(models.Model):
+    """One version of a task suite."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="suites")
+    slug = models.SlugField()
+    version = models.PositiveIntegerField(default=1)
+    title = models.CharField(max_length=200)
+    description = models.TextField(blank=True)
+    distribution = models.TextField()  # what the tasks are a sample of; declared before any trajectory
+    failure_modes = models.JSONField(default=list)  # [{code, meaning}]
+    verifier = models.JSONField(default=dict)  # {kind, version}
+    source = models.CharField(max_length=100, default="jsonl")
+    content_hash = models.CharField(max_length=64)  # over (key, split, task hash) of every task
+    state = models.CharField(max_length=16, choices=SuiteState, default=SuiteState.CHECKING)
+    status_message = models.TextField(blank=True)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["project", "slug", "version"], name="suite_version_unique"),
+            models.CheckConstraint(condition=models.Q(state__in=SuiteState.values), name="suite_state_known"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.slug}@{self.version}"
+
+
+class SplitName(models.TextChoices):
+    TRAIN = "train", "Train"
+    DEV = "dev", "Dev"
+    HELDOUT = "heldout", "Held-out"
+    REGRESSION = "regression", "Regression"
+
+
+class TaskState(models.TextChoices):
+    UNCHECKED = "unchecked", "Not checked yet"
+    READY = "ready", "Ready"
+    QUARANTINED = "quarantined", "Quarantined"
+
+
+class Task(models.Model):
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    suite = models.ForeignKey(Suite, on_delete=models.CASCADE, related_name="tasks")
+    key = models.CharField(max_length=200)
+    split = models.CharField(max_length=16, choices=SplitName)
+    position = models.PositiveIntegerField()  # order of import
+    bundle = models.CharField(max_length=80)  # object key of the TaskBundle
+    task_hash = models.CharField(max_length=64)
+    prompt_preview = models.TextField(blank=True)  # last user message, shortened
+    cluster = models.CharField(max_length=200, blank=True)
+    tags = ArrayField(models.CharField(max_length=100), default=list, blank=True)
+    state = models.CharField(max_length=16, choices=TaskState, default=TaskState.UNCHECKED)
+    quarantine_code = models.CharField(max_length=40, blank=True)
+    quarantine_message = models.TextField(blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["suite", "key"], name="task_key_unique"),
+            models.CheckConstraint(condition=models.Q(split__in=SplitName.values), name="task_split_known"),
+            models.CheckConstraint(condition=models.Q(state__in=TaskState.values), name="task_state_known"),
+        ]
+        indexes = [models.Index(fields=["suite", "split", "state", "position"])]
+        ordering = ["position"]
