@@ -81,3 +81,14 @@ class TaskBundle(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     known_bad: list[str] = []  # final answers that must fail
     cluster: str = ""  # template, repository or function: unit of clustering in statistics
     tags: list[str] = []
+
+    def conversation(self, num_shots: int = 0) -> list[Message]:
+        """The prompt with its first `num_shots` worked examples put before the last user message.
+
+        One example runs from a user message to the message before the next user message.
+        """
+        if num_shots <= 0:
+            return list(self.prompt)
+        starts = [index for index, message in enumerate(self.examples) if message.role == "user"]
+        stop = starts[num_shots] if num_shots < len(starts) else len(self.examples)
+        return [*self.prompt[:-1], *self.examples[:stop], *self.prompt[-1:]]

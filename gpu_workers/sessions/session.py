@@ -1,0 +1,175 @@
+"""One conversation as exact tokens: what was sampled is kept id by id and never re-encoded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from gpu_workers.contracts.enums import Boundary
+from gpu_workers.contracts.groups import EpisodeTokens, ToolCallRecord, TurnRecord
+from gpu_workers.contracts.messages import PolicyRef, Sampling
+from gpu_workers.contracts.seams import GenerateRequest, GenerateResult, RolloutEngine, WorkerError
+from gpu_workers.contracts.tasks import Message
+from gpu_workers.sessions.chat import ChatTemplate
+
+_TURN_SEED_STRIDE = 1_000_003  # turns of one episode draw from different seeds
+
+
+class ContextFullError(RuntimeError):
+    """The conversation has reached the model's context; nothing more can be sampled."""
+
+
+@dataclass(frozen=True)
+class SampledTurn:
+    """One assistant turn. `complete`: the policy ended it itself."""
+
+    text: str
+    complete: bool
+    finish_reason: str
+    num_tokens: int
+    engine_seconds: float
+    queue_seconds: float
+
+
+class TokenSession:
+    """Grows by sampled turns and appended messages only. All four arrays have one entry a token."""
+
+    def __init__(
+        self, template: ChatTemplate, prompt: Sequence[Message], policy: PolicyRef, *, context_limit: int | None = None
+    ) -> None:
+        self._template = template
+        self._policy = policy
+        self._limit = min(context_limit or template.context_limit, template.context_limit)
+        self._sent: tuple[int, ...] = ()
+        self.ids: list[int] = []
+        self.mask: list[int] = []
+        self.logprobs: list[float] = []
+        self.versions: list[int] = []
+        self.messages: list[Message] = list(prompt)
+        self.turns: list[TurnRecord] = []
+        self._extend_observed(template.render_prompt(prompt))
+        self.num_prompt_tokens = len(self.ids)
+        self.turns.extend(
+            TurnRecord(role=m.role, text=m.content, token_start=0, token_stop=self.num_prompt_tokens) for m in prompt
+        )
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        return sum(self.mask)
+
+    @property
+    def num_assistant_turns(self) -> int:
+        return sum(1 for turn in self.turns if turn.finish_reason)
+
+    def version_range(self) -> tuple[int, int]:
+        """Oldest and newest policy version among the sampled tokens; the policy's own when none was sampled."""
+        sampled = [version for version, m in zip(self.versions, self.mask, strict=True) if m]
+        return (min(sampled), max(sampled)) if sampled else (self._policy.version, self._policy.version)
+
+    async def generate_turn(self, engine: RolloutEngine, sampling: Sampling, *, request_id: str) -> SampledTurn:
+        """Sample one assistant turn. Raises WorkerError(ENGINE), or ContextFullError when no token fits."""
+        room = self._limit - len(self.ids)
+        if room < 1:
+            raise ContextFullError(f"{len(self.ids)} tokens fill the context of {self._limit}")
+        assert tuple(self.ids[: len(self._sent)]) == self._sent, "a sent token was changed"
+        self._sent = tuple(self.ids)
+        turn_sampling = msgspec.structs.replace(
+            sampling,
+            max_new_tokens=min(sampling.max_new_tokens, room),
+            seed=sampling.seed + _TURN_SEED_STRIDE * self.num_assistant_turns,
+        )
+        result = await engine.generate(
+            GenerateRequest(
+                input_ids=self._sent,
+                sampling=turn_sampling,
+                adapter=self._policy.adapter,
+                request_id=request_id,
+                stop_token_ids=(self._template.eos_id,),
+            )
+        )
+        _check(result)
+        return self._add_sampled(result)
+
+    def append(self, messages: Sequence[Message], tool_call: ToolCallRecord | None = None) -> None:
+        """Add observation messages after an assistant turn; ends in the next generation prompt."""
+        if not self.turns[-1].finish_reason:
+            raise ValueError("messages can only follow an assistant turn")
+        start = len(self.ids)
+        if self.ids[-1] != self._template.eos_id:
+            self._extend_observed([self._template.eos_id])
+        self._extend_observed(self._template.suffix(messages))
+        self.messages.extend(messages)
+        for message in messages:
+            self.turns.append(
+                TurnRecord(
+                    role=message.role, text=message.content, token_start=start, token_stop=len(self.ids), tool_call=tool_call
+                )
+            )
+
+    def tokens(self, reward: float | None) -> EpisodeTokens:
+        """The arrays as stored in a group file."""
+        return EpisodeTokens(
+            tokens=np.array(self.ids, dtype=np.int32),
+            mask=np.array(self.mask, dtype=np.uint8),
+            logprobs=np.array(self.logprobs, dtype=np.float32),
+            versions=np.array(self.versions, dtype=np.int32),
+            reward=reward,
+        )
+
+    def _add_sampled(self, result: GenerateResult) -> SampledTurn:
+        start = len(self.ids)
+        self.ids.extend(result.output_ids)
+        self.mask.extend([1] * len(result.output_ids))
+        self.logprobs.extend(result.logprobs)
+        self.versions.extend(self._versions_of(result))
+        text = self._template.decode(result.output_ids)
+        self.messages.append(Message(role="assistant", content=text))
+        self.turns.append(
+            TurnRecord(
+                role="assistant",
+                text=text,
+                token_start=start,
+                token_stop=len(self.ids),
+                finish_reason=result.finish_reason,
+                engine_seconds=result.engine_seconds,
+            )
+        )
+        return SampledTurn(
+            text=text,
+            complete=result.finish_reason == "stop",
+            finish_reason=result.finish_reason,
+            num_tokens=len(result.output_ids),
+            engine_seconds=result.engine_seconds,
+            queue_seconds=result.queue_seconds,
+        )
+
+    def _versions_of(self, result: GenerateResult) -> list[int]:
+        """Version of every sampled token. The engine's own spans speak of its base weights, not of adapters."""
+        versions = [self._policy.version] * len(result.output_ids)
+        if self._policy.adapter or not all(span.version.isdigit() for span in result.spans):
+            return versions
+        for span in result.spans:
+            versions[span.start : span.stop] = [int(span.version)] * (span.stop - span.start)
+        return versions[: len(result.output_ids)]
+
+    def _extend_observed(self, ids: Sequence[int]) -> None:
+        self.ids.extend(ids)
+        self.mask.extend([0] * len(ids))
+        self.logprobs.extend([0.0] * len(ids))
+        self.versions.extend([-1] * len(ids))
+
+
+def _check(result: GenerateResult) -> None:
+    if len(result.output_ids) != len(result.logprobs):
+        raise WorkerError(
+            Boundary.ENGINE,
+            f"the engine returned {len(result.output_ids)} ids with {len(result.logprobs)} log-probs",
+            retryable=False,
+        )
+    if result.finish_reason == "abort":
+        raise WorkerError(Boundary.ENGINE, "the engine aborted the request")
+    if not result.output_ids:
+        raise WorkerError(Boundary.ENGINE, "the engine returned no token")
+
+
