@@ -1,9 +1,11 @@
 """Users, projects, memberships, API tokens and idempotency keys."""
 
-from uuid6 import uuid7
+from datetime import datetime
+from uuid import UUID
 
 from django.contrib.auth.models import AbstractUser
 from django.db import models
+from uuid6 import uuid7
 
 
 class Role(models.TextChoices):
@@ -15,7 +17,14 @@ class Role(models.TextChoices):
 
 
 class User(AbstractUser):
-    """A person or service that acts. Superusers act in every project."""
+    """A person or service that acts. Superusers act in every project.
+
+    The attributes below are of one request: authentication sets them from the token it came with.
+    """
+
+    token_scopes: frozenset[str] = frozenset()  # empty: all that the user may do
+    token_project_id: UUID | None = None  # the only project the token is good for
+    token_expires_at: datetime | None = None
 
 
 class Project(models.Model):
@@ -41,6 +50,9 @@ class Membership(models.Model):
             models.CheckConstraint(condition=models.Q(role__in=Role.values), name="membership_role_known"),
         ]
 
+    def __str__(self) -> str:
+        return f"{self.user} as {self.role} in {self.project}"
+
 
 class ApiToken(models.Model):
     """A bearer token, stored hashed. `scopes` empty: all that the user may do."""
@@ -57,6 +69,9 @@ class ApiToken(models.Model):
     revoked_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
 
+    def __str__(self) -> str:
+        return f"{self.name} ({self.prefix}…)"
+
 
 class IdempotencyKey(models.Model):
     """The stored answer of a creating request, so that repeating it creates nothing."""
@@ -71,3 +86,6 @@ class IdempotencyKey(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["user", "key"], name="idempotency_key_unique")]
+
+    def __str__(self) -> str:
+        return self.key

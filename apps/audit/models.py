@@ -29,3 +29,6 @@ class AuditEvent(models.Model):
             )
         ]
         ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"{self.sequence}: {self.tag} by {self.actor_name}"

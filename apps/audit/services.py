@@ -1,0 +1,64 @@
+"""Writes of the audit trail: one event at a time, appended to its project's hash chain."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from django.contrib.auth.models import AbstractBaseUser
+from django.db import connection, transaction
+from django.db.models import Model
+from django.utils import timezone
+
+from apps.accounts.models import Project
+from apps.audit.chain import canonical, event_hash
+from apps.audit.models import AuditEvent
+
+_TAG = re.compile(r"(user|system|worker):[a-z_]+:[a-z_]+")
+
+
+def record(
+    *,
+    tag: str,
+    by: AbstractBaseUser | None,
+    project: Project | None,
+    subject: Model,
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+    reason: str = "",
+    evidence: Mapping[str, Any] | None = None,
+) -> AuditEvent:
+    """Append one event within the caller's transaction. `by` None: the platform itself.
+
+    Writers of one project wait for each other from here to their commit, so call it last.
+    """
+    if not _TAG.fullmatch(tag):
+        raise ValueError(f"audit tag {tag!r} is not source:subject:action with source user, system or worker")
+    project_id = project.pk if project else None
+    with transaction.atomic():
+        _lock_chain(project_id)
+        last = AuditEvent.objects.filter(project_id=project_id).order_by("-sequence").first()
+        event = AuditEvent(
+            project_id=project_id,
+            sequence=last.sequence + 1 if last else 1,
+            at=timezone.now(),
+            tag=tag,
+            actor_id=by.pk if by else None,
+            actor_name=by.get_username() if by else "system",
+            subject_type=subject._meta.label_lower,
+            subject_id=str(subject.pk),
+            before=canonical(before),
+            after=canonical(after),
+            reason=reason,
+            evidence=canonical(evidence or {}),
+            previous_hash=last.hash if last else "",
+        )
+        event.hash = event_hash(vars(event))
+        event.save(force_insert=True)
+    return event
+
+
+def _lock_chain(project_id: UUID | None) -> None:
+    key = int.from_bytes(project_id.bytes[8:], signed=True) if project_id else 0
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [key])
