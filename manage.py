@@ -9,6 +9,10 @@ ROOT = Path(__file__).resolve().parent
 
 def main() -> None:
     sys.path[:0] = [str(ROOT / "platform"), str(ROOT)]
+    if sys.argv[1:2] and sys.argv[1] in ("up", "down", "status"):  # these run before there is a database
+        from ratchet.services.__main__ import main as services
+
+        sys.exit(services(sys.argv[1:]))
     from django.core.management import execute_from_command_line
     from ratchet.env import EnvError, use_settings
 

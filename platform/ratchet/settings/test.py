@@ -9,7 +9,7 @@ from pathlib import Path
 
 os.environ["RATCHET_ENV"] = "test"
 if "RATCHET_HOME" not in os.environ:
-    os.environ["RATCHET_HOME"] = tempfile.mkdtemp(prefix="ratchet-test-", dir=os.environ.get("TMPDIR", "/tmp"))
+    os.environ["RATCHET_HOME"] = tempfile.mkdtemp(prefix="ratchet-test-")
 
 from ratchet.settings.base import *  # noqa: F403
 
