@@ -54,7 +54,9 @@ def load_settings(environ: Mapping[str, str] | None = None) -> WorkerSettings:
         home=home,
         models_dir=home / "models",
         engine_urls=_engines(env),
-        control_url=_url(env, "RATCHET_CONTROL_URL", _local_url(env, "RATCHET_PORT", 8000), frozenset({"http", "https"})),
+        control_url=_url(
+            env, "RATCHET_CONTROL_URL", _local_url(env, "RATCHET_PORT", 8000), frozenset({"http", "https"})
+        ),
         worker_secret=env.get("RATCHET_WORKER_SECRET", ""),
     )
 
@@ -69,7 +71,9 @@ def _store(url: str) -> ObjectStore:
     try:
         return ObjectStore(url)
     except (ValueError, ImportError) as error:
-        raise SettingsError(f"OBJECT_STORE_URL: {url!r} cannot be opened ({error}); use file:///folder or s3://bucket/prefix") from error
+        raise SettingsError(
+            f"OBJECT_STORE_URL: {url!r} cannot be opened ({error}); use file:///folder or s3://bucket/prefix"
+        ) from error
 
 
 def _engines(env: Mapping[str, str]) -> tuple[str, ...]:

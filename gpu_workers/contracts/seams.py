@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpu_workers.contracts.enums import Boundary
-from gpu_workers.contracts.groups import EpisodeRecord, SandboxRecord
+from gpu_workers.contracts.groups import EpisodeRecord, SandboxRecord, ToolCallRecord
 from gpu_workers.contracts.messages import AdapterInstall, PolicyInstalled, Report, Sampling
 from gpu_workers.contracts.tasks import EnvironmentContract, TaskBundle
 
@@ -124,6 +124,21 @@ class SandboxBackend(Protocol):
     def create(self, contract: EnvironmentContract) -> Sandbox: ...
 
 
+class Environment(Protocol):
+    """The world of one episode: reset, step until the episode ends, state, close. Nothing is shared between episodes.
+
+    `step` never raises for what the policy did: a bad call is an observation. It raises WorkerError when the
+    world itself broke. `state` is the workspace after the last step; no step may follow it.
+    """
+
+    async def reset(self) -> None: ...
+    async def step(self, name: str, arguments: dict[str, Any]) -> ToolCallRecord: ...
+    async def state(self) -> dict[str, bytes]: ...
+    async def close(self) -> None: ...
+    @property
+    def record(self) -> SandboxRecord: ...
+
+
 @dataclass(frozen=True)
 class VerifierResult:
     """verdict/score of one finished episode; score None exactly when the verdict is error."""
@@ -185,7 +200,7 @@ class TrainerBackend(Protocol):
 
 
 __all__ = [
-    "EngineInfo", "EpisodeRecord", "ExecResult", "FinishedEpisode", "GenerateRequest", "GenerateResult", "Published",
+    "EngineInfo", "Environment", "EpisodeRecord", "ExecResult", "FinishedEpisode", "GenerateRequest", "GenerateResult", "Published",
     "Reporter", "RolloutEngine", "Sandbox", "SandboxBackend", "TrainGroup", "TrainerBackend", "Verifier",
     "VerifierResult", "VersionSpan", "WeightTransfer", "WorkerError",
 ]  # fmt: skip

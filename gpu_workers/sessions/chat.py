@@ -35,7 +35,9 @@ class ChatTemplate:
         self.model_dir = model_dir
         self._tokenizer = _load_tokenizer(model_dir)
         config = _read_json(model_dir / "tokenizer_config.json")
-        self._names = {name: _token_text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+        self._names = {
+            name: _token_text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")
+        }
         self._template = _load_template(model_dir, config)
         self.eos_id = self._find_eos()
         self._special = _special_tokens(self._tokenizer)
@@ -60,7 +62,9 @@ class ChatTemplate:
         _, _, tail = text.partition(_PROBE)
         close, found, rest = tail.partition(self._eos_text)
         if not found or close.strip():
-            raise TemplateError(f"{self.model_dir}: the chat template does not end an assistant turn with {self._eos_text}")
+            raise TemplateError(
+                f"{self.model_dir}: the chat template does not end an assistant turn with {self._eos_text}"
+            )
         return self._encode(rest)
 
     def render_training(self, prompt: Sequence[Message], completion: Sequence[Message]) -> TrainingTokens:
@@ -123,7 +127,9 @@ class ChatTemplate:
         text = self._names["eos_token"]
         found = self._tokenizer.token_to_id(text) if text else None
         if found is None:
-            raise TemplateError(f"{self.model_dir}: eos_token of tokenizer_config.json is missing or not in the vocabulary")
+            raise TemplateError(
+                f"{self.model_dir}: eos_token of tokenizer_config.json is missing or not in the vocabulary"
+            )
         return int(found)
 
 
@@ -163,7 +169,7 @@ def _load_template(model_dir: Path, config: dict[str, Any]) -> jinja2.Template:
     if not isinstance(source, str):
         raise TemplateError(f"{model_dir} has no chat template (chat_template.jinja or tokenizer_config.json)")
     # Rendered as plain text for a tokeniser, never as HTML: escaping would change what the policy reads.
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, autoescape=False)  # noqa: S701
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, autoescape=False)
     environment.globals["raise_exception"] = _raise_exception
     return environment.from_string(source)
 

@@ -103,7 +103,11 @@ class TokenSession:
         for message in messages:
             self.turns.append(
                 TurnRecord(
-                    role=message.role, text=message.content, token_start=start, token_stop=len(self.ids), tool_call=tool_call
+                    role=message.role,
+                    text=message.content,
+                    token_start=start,
+                    token_stop=len(self.ids),
+                    tool_call=tool_call,
                 )
             )
 
@@ -171,5 +175,3 @@ def _check(result: GenerateResult) -> None:
         raise WorkerError(Boundary.ENGINE, "the engine aborted the request")
     if not result.output_ids:
         raise WorkerError(Boundary.ENGINE, "the engine returned no token")
-
-

@@ -42,7 +42,9 @@ def read_turn(text: str, tools: Sequence[ToolSpec], tool_format: str) -> Assista
             return AssistantTurn(TurnKind.ANSWER)
         return AssistantTurn(TurnKind.MALFORMED, name=name, error=str(error))
     if len(calls) > 1:
-        return AssistantTurn(TurnKind.MALFORMED, name=calls[0].name, error=f"{len(calls)} calls in one turn, expected one")
+        return AssistantTurn(
+            TurnKind.MALFORMED, name=calls[0].name, error=f"{len(calls)} calls in one turn, expected one"
+        )
     return AssistantTurn(TurnKind.CALL, call=calls[0], name=calls[0].name)
 
 

@@ -1,0 +1,167 @@
+"""One group: its episodes side by side on one engine, then the group file, the transcript and the report."""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from gpu_workers.contracts.enums import Boundary
+from gpu_workers.contracts.groups import EpisodeRecord, GroupTranscript, SandboxRecord, encode_group
+from gpu_workers.contracts.messages import GroupReport, RolloutJob
+from gpu_workers.contracts.seams import Environment, RolloutEngine, SandboxBackend, Verifier, WorkerError
+from gpu_workers.contracts.store import ObjectStore, StoreError
+from gpu_workers.contracts.tasks import TaskBundle
+from gpu_workers.rollout.environment import ToolEnvironment
+from gpu_workers.rollout.episode import Episode, EpisodeSetup, run_episode
+from gpu_workers.sessions.chat import ChatTemplate, TemplateError, load_template
+
+VERIFY_SHARE = 0.2  # of the time left at the start, kept for the verdicts
+
+
+@dataclass(frozen=True)
+class GroupServices:
+    """What a worker process lends to its groups. `connect` opens an engine client inside the running loop."""
+
+    store: ObjectStore
+    connect: Callable[[str], RolloutEngine]
+    engine_urls: Sequence[str]
+    models_dir: Path
+    backend: SandboxBackend
+    verifier: Callable[[TaskBundle], Verifier]
+    load_task: Callable[[str], TaskBundle]
+    make_environment: Callable[[TaskBundle], Environment] | None = None
+
+
+async def run_group(job: RolloutJob, services: GroupServices) -> GroupReport:
+    """Generate, verify, store. Failures outside the policy come back inside the report."""
+    report = GroupReport(group_id=job.group_id, attempt=job.attempt, started_at=time.time())
+    started = time.monotonic()
+    try:
+        task = services.load_task(job.task)
+        episodes = await _run_episodes(job, task, services)
+        _store(job, task, episodes, services.store, report)
+    except WorkerError as error:
+        report.error, report.boundary = str(error), str(error.boundary)
+    except StoreError as error:
+        report.error, report.boundary = str(error), str(Boundary.INFRASTRUCTURE)
+    report.duration_seconds = time.monotonic() - started
+    report.finished_at = time.time()
+    return report
+
+
+def order_engines(group_id: str, urls: Sequence[str]) -> list[str]:
+    """Engines by preference: one group's requests meet on one engine, and groups spread evenly (rendezvous hashing)."""
+    return sorted(urls, key=lambda url: hashlib.sha256(f"{group_id} {url}".encode()).digest())
+
+
+async def _run_episodes(job: RolloutJob, task: TaskBundle, services: GroupServices) -> list[Episode]:
+    remaining = job.deadline - time.time()
+    if remaining <= 0:
+        raise WorkerError(Boundary.INFRASTRUCTURE, f"the deadline passed {-remaining:.0f} s before a worker was free")
+    engine, template = await _open_engine(job, services)
+    reserve = min(task.contract.limits.verify_timeout_seconds, VERIFY_SHARE * remaining)
+    setup = EpisodeSetup(
+        task=task,
+        template=template,
+        engine=engine,
+        policy=job.policy,
+        sampling=job.sampling,
+        verifier=services.verifier(task),
+        deadline=asyncio.get_running_loop().time() + remaining - reserve,
+        request_prefix=f"{job.group_id}.{job.attempt}",
+    )
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [
+                tasks.create_task(run_episode(setup, _environment(task, services), index))
+                for index in range(job.group_size)
+            ]
+    finally:
+        await _quietly(engine.close())
+    return [episode.result() for episode in running]
+
+
+def _environment(task: TaskBundle, services: GroupServices) -> Environment:
+    if services.make_environment is not None:
+        return services.make_environment(task)
+    return ToolEnvironment(services.backend, task.contract, task.tools)
+
+
+async def _open_engine(job: RolloutJob, services: GroupServices) -> tuple[RolloutEngine, ChatTemplate]:
+    """The preferred engine that answers, and the template of the model it serves."""
+    urls = order_engines(job.group_id, job.engines or list(services.engine_urls))
+    if not urls:
+        raise WorkerError(Boundary.ENGINE, "no engine is known: set ROLLOUT_ENGINE_URLS", retryable=False)
+    failures = []
+    for url in urls:
+        engine = services.connect(url)
+        try:
+            info = await engine.info()
+        except WorkerError as error:
+            failures.append(str(error))
+            await _quietly(engine.close())
+            continue
+        if job.policy.adapter and job.policy.adapter not in info.adapters:
+            failures.append(f"{url} does not hold adapter {job.policy.adapter}")
+            await _quietly(engine.close())
+            continue
+        return engine, _template(info.model_path, services.models_dir)
+    raise WorkerError(Boundary.ENGINE, "no engine can serve the group: " + "; ".join(failures))
+
+
+def _template(model_path: str, models_dir: Path) -> ChatTemplate:
+    """Tokeniser and chat template of a served model; the engine's own folder, or ours of the same name."""
+    folders = [Path(model_path), models_dir / Path(model_path).name]
+    folder = next((folder for folder in folders if (folder / "tokenizer.json").is_file()), None)
+    if folder is None:
+        message = f"no tokenizer for the engine's model {model_path!r}: put its tokenizer files into {folders[1]}"
+        raise WorkerError(Boundary.INFRASTRUCTURE, message, retryable=False)
+    try:
+        return load_template(folder)
+    except TemplateError as error:
+        raise WorkerError(Boundary.INFRASTRUCTURE, str(error), retryable=False) from error
+
+
+def _store(job: RolloutJob, task: TaskBundle, episodes: list[Episode], store: ObjectStore, report: GroupReport) -> None:
+    records = [episode.record for episode in episodes]
+    transcript = GroupTranscript(
+        group_id=job.group_id, task_key=task.key, task_hash=job.task.rsplit("/", 1)[-1], episodes=records
+    )
+    report.transcript = store.put(transcript.encode())
+    report.episodes = [_without_texts(record) for record in records]
+    if all(record.reward is None for record in records):
+        first = records[0]
+        report.error = f"no episode has a verdict; the first says: {first.message}"
+        report.boundary = str(first.boundary or Boundary.INFRASTRUCTURE)
+        return
+    metadata = {
+        "group_id": job.group_id,
+        "attempt": str(job.attempt),
+        "task": job.task,
+        "adapter": job.policy.adapter,
+        "temperature": str(job.sampling.temperature),
+    }
+    report.uri = store.put(encode_group([e.session.tokens(e.record.reward) for e in episodes], metadata))
+    scored = [record for record in records if record.reward is not None]
+    report.min_version = min(record.min_version for record in scored)
+    report.max_version = max(record.max_version for record in scored)
+
+
+def _without_texts(record: EpisodeRecord) -> EpisodeRecord:
+    """The small part of a record: turns and sandbox logs stay in the transcript."""
+    sandbox = SandboxRecord(
+        backend=record.sandbox.backend, isolation=record.sandbox.isolation, limits_hit=record.sandbox.limits_hit
+    )
+    return msgspec.structs.replace(record, turns=[], sandbox=sandbox)
+
+
+async def _quietly(closing: Awaitable[None]) -> None:
+    """Close a client; its failure can change nothing any more."""
+    try:
+        await closing
+    except WorkerError:
+        return
