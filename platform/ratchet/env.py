@@ -72,6 +72,7 @@ VARIABLES = frozenset(
     }
 )  # fmt: skip
 
+BASE_MODELS = ("smollm2", "tiny")
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -177,7 +178,7 @@ def load_env(values: Mapping[str, str] | None = None, *, root: Path = ROOT) -> E
         engine_urls=engine_urls or (f"http://127.0.0.1:{engine_port}",),
         engine_embedded=not read.text("ROLLOUT_ENGINE_URLS"),
         engine_port=engine_port,
-        engine_model=read.text("RATCHET_ENGINE_MODEL", "smollm2-135m-instruct"),
+        engine_model=_engine_model(read),
         gateway_port=gateway_port,
         worker_secret=_secret(read, "RATCHET_WORKER_SECRET", mode, home, least=32),
         rollout_concurrency=read.number("ROLLOUT_CONCURRENCY", 8, 1, 512),
@@ -212,6 +213,20 @@ def _home(read: _Reader, root: Path) -> Home:
     if any(mark in str(path) for mark in "?#%"):
         read.problems.append(f"RATCHET_HOME={path} contains one of ? # %, which URLs cannot carry: rename the folder.")
     return home
+
+
+def _engine_model(read: _Reader) -> str:
+    """A base model that `gpu_workers.models` prepares, or the folder of one that is there."""
+    value = read.text("RATCHET_ENGINE_MODEL", BASE_MODELS[0])
+    if "/" not in value:
+        return read.choice("RATCHET_ENGINE_MODEL", BASE_MODELS, BASE_MODELS[0])
+    folder = Path(value).expanduser().absolute()
+    if not (folder / "config.json").is_file():
+        read.problems.append(
+            f"RATCHET_ENGINE_MODEL={value} is no model folder (it has no config.json): "
+            f"name a Hugging Face folder, or one of {', '.join(BASE_MODELS)}."
+        )
+    return str(folder)
 
 
 def _check_ports(read: _Reader, ports: Mapping[str, int]) -> None:

@@ -126,13 +126,16 @@ class Supervisor:
         if table:
             self.say("Preparing the database …")
             self._run_step("migrate", [sys.executable, str(ROOT / "manage.py"), "migrate", "--no-input", "-v", "1"])
-        # The engine needs its model's files first; everything else starts meanwhile.
-        for spec in table:
-            if spec.name != "engine":
-                self._start_process(spec, model="")
-        for spec in table:
-            if spec.name == "engine":
-                self._start_process(spec, model=self._prepare_model())
+        # The engine needs its model's files first; everything else starts meanwhile, so that people can watch.
+        engine = [spec for spec in table if spec.name == "engine"]
+        others = [spec for spec in table if spec.name != "engine"]
+        for spec in others:
+            self._start_process(spec, model="")
+        if "web" in self.names:
+            self._wait_ready(next(spec for spec in others if spec.name == "web"))
+            self.say(f"Pages: {self.env.public_url}")
+        for spec in engine:
+            self._start_process(spec, model=self._prepare_model())
         for spec in table:
             if spec.health:
                 self._wait_ready(spec)
@@ -214,7 +217,7 @@ class Supervisor:
     # Run
 
     def _supervise(self, then: str, exit_after: bool) -> int:
-        self.say(f"Ready: {self.env.public_url}" if "web" in self.names else "Ready.")
+        self.say("Ready.")
         command = self._start_command(then) if then else None
         try:
             while True:

@@ -1,0 +1,43 @@
+# One command each: demo, test, check, bench, dev, clean.
+PY := .venv/bin/python
+export PYTHONPATH := platform:.
+MAKEFLAGS += --no-print-directory
+.PHONY: demo test check bench dev clean install install-dev
+
+# The whole loop on real tasks. EXIT=1 ends when the last decision is ready; DEMO='--flag …' goes to the demo.
+demo: install
+	@exec $(PY) manage.py up $(if $(EXIT),--exit) --then "$(PY) -m ratchet.demo $(DEMO)"
+
+# ARGS='tests/unit -k name' runs a part.
+test: install-dev
+	@$(PY) -m pytest $(ARGS)
+
+check: install-dev
+	@test ! -e platform/__init__.py || { echo 'error: platform/__init__.py shadows a module of Python: delete it' >&2; exit 1; }
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy apps gpu_workers platform/ratchet
+	$(dir $(PY))lint-imports
+	RATCHET_ENV=test $(PY) manage.py makemigrations --check --dry-run
+
+# One file per performance claim; BENCH=name runs one.
+bench: install-dev
+	@set -e; for file in $(if $(BENCH),benchmarks/$(BENCH).py,$(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))); do \
+		echo "== $$file"; $(PY) $$file; done
+
+# Everything running on this tree, with Django's debug pages.
+dev: install-dev
+	@DEBUG=true exec $(PY) manage.py up
+
+# Caches and the virtual environment; DATA=1 also stops the services and deletes .ratchet (every run, every policy).
+clean:
+	$(if $(DATA),@if [ -x $(PY) ] && [ -d .ratchet ]; then $(PY) manage.py down; fi)
+	$(if $(DATA),rm -rf .ratchet)
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache test-results
+	find apps gpu_workers platform tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+install:
+	@platform/install.sh run
+
+install-dev:
+	@platform/install.sh dev
