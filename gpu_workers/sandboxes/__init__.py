@@ -1,0 +1,1 @@
+"""Isolated environments of episodes and of verifier programs: backends, the tools inside, what leaves them."""

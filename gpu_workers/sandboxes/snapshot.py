@@ -1,0 +1,84 @@
+"""Reading a finished workspace on the host: regular files only, bounded, nothing followed, nothing waited for."""
+
+import os
+import stat
+from dataclasses import dataclass, field
+
+MAX_FILES = 1000
+MAX_ENTRIES = 10_000
+MAX_DEPTH = 16
+OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass
+class Snapshot:
+    """Files by path below the workspace; `refused` says what was left behind and why."""
+
+    max_bytes: int
+    files: dict[str, bytes] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)
+    num_bytes: int = 0
+    num_entries: int = 0
+
+    def refuse(self, path: str, reason: str) -> None:
+        if len(self.refused) < 100:
+            self.refused.append(f"{path}: {reason}")
+
+
+def read_folder(folder_fd: int, max_bytes: int) -> Snapshot:
+    """Read everything below an open folder whose process tree is gone. The descriptor stays open."""
+    snapshot = Snapshot(max_bytes=max_bytes)
+    _read_into(snapshot, folder_fd, "", 0)
+    return snapshot
+
+
+def _read_into(snapshot: Snapshot, folder_fd: int, prefix: str, depth: int) -> None:
+    with os.scandir(folder_fd) as entries:
+        for entry in entries:
+            snapshot.num_entries += 1
+            if snapshot.num_entries > MAX_ENTRIES:
+                snapshot.refuse(prefix, f"more than {MAX_ENTRIES} entries in all")
+                return
+            path = f"{prefix}{entry.name}"
+            try:
+                _read_entry(snapshot, folder_fd, entry.name, path, depth)
+            except OSError as error:
+                snapshot.refuse(path, error.strerror or "cannot be opened")
+
+
+def _read_entry(snapshot: Snapshot, folder_fd: int, name: str, path: str, depth: int) -> None:
+    if not path.isprintable():
+        snapshot.refuse(repr(path), "name is not printable")
+        return
+    kind = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+    if not (stat.S_ISREG(kind.st_mode) or stat.S_ISDIR(kind.st_mode)):
+        snapshot.refuse(path, "not a regular file")
+        return
+    fd = os.open(name, OPEN_FLAGS, dir_fd=folder_fd)
+    try:
+        kind = os.fstat(fd)
+        if stat.S_ISDIR(kind.st_mode):
+            if depth >= MAX_DEPTH:
+                snapshot.refuse(path, f"deeper than {MAX_DEPTH} folders")
+            else:
+                _read_into(snapshot, fd, f"{path}/", depth + 1)
+        elif stat.S_ISREG(kind.st_mode):
+            _read_file(snapshot, fd, path, kind.st_size)
+    finally:
+        os.close(fd)
+
+
+def _read_file(snapshot: Snapshot, fd: int, path: str, size: int) -> None:
+    if len(snapshot.files) >= MAX_FILES:
+        snapshot.refuse(path, f"more than {MAX_FILES} files")
+        return
+    if size > snapshot.max_bytes - snapshot.num_bytes:
+        snapshot.refuse(path, f"{size} bytes exceed what is left of {snapshot.max_bytes}")
+        return
+    parts: list[bytes] = []
+    while size > 0 and (part := os.read(fd, min(size, 1 << 20))):
+        parts.append(part)
+        size -= len(part)
+    data = b"".join(parts)
+    snapshot.files[path] = data
+    snapshot.num_bytes += len(data)
