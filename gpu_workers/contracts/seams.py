@@ -1,6 +1,6 @@
 """The seams: Protocols that have several implementations and one conformance suite each."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -97,7 +97,7 @@ class ExecResult:
     duration_seconds: float
     timed_out: bool = False
     truncated: bool = False
-    limit_hit: str = ""  # memory | cpu | processes | disk
+    limit_hit: str = ""  # memory | cpu | processes | disk | output
 
 
 class Sandbox(Protocol):
@@ -106,6 +106,14 @@ class Sandbox(Protocol):
     async def start(self) -> None: ...
     async def exec(
         self, argv: Sequence[str], *, stdin: bytes = b"", timeout_seconds: float | None = None
+    ) -> ExecResult: ...
+    async def run_python(  # a script, or `function(arguments)` of a module, whose returned text is then all of stdout
+        self,
+        source: str,
+        *,
+        function: str = "",
+        arguments: Mapping[str, Any] | None = None,
+        timeout_seconds: float | None = None,
     ) -> ExecResult: ...
     async def write(self, path: str, data: bytes) -> None: ...
     async def read(self, path: str, limit: int) -> bytes: ...
