@@ -3,9 +3,11 @@
 import hashlib
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -13,6 +15,7 @@ from ratchet.problems import CONTENT_TYPE, Problem
 
 HEADER = "Idempotency-Key"
 _MAX_KEY = 200
+_ABANDONED = timedelta(minutes=10)
 
 
 class IdempotentCreateMixin:
@@ -43,7 +46,14 @@ def idempotent(request: Request, answer: Callable[[], Response]) -> Response:
         with transaction.atomic():
             row = IdempotencyKey.objects.create(user=request.user, key=key, path=request.path, body_hash=body_hash)
     except IntegrityError:
-        return _replay(IdempotencyKey.objects.get(user=request.user, key=key), request.path, body_hash)
+        row = IdempotencyKey.objects.get(user=request.user, key=key)
+        abandoned = row.status_code is None and row.created_at < timezone.now() - _ABANDONED
+        if not (abandoned and row.path == request.path and row.body_hash == body_hash):
+            return _replay(row, request.path, body_hash)
+        # The process that took the key was killed: exactly one of those who ask again takes it over.
+        taken = IdempotencyKey.objects.filter(pk=row.pk, status_code=None, created_at=row.created_at)
+        if not taken.update(created_at=timezone.now()):
+            return _replay(IdempotencyKey.objects.get(pk=row.pk), request.path, body_hash)
     try:
         response = answer()
     except Exception:

@@ -1,0 +1,121 @@
+"""The environment: defaults, precedence, and errors that name the variable."""
+
+from pathlib import Path
+
+import pytest
+from ratchet.env import VARIABLES, EnvError, Mode, load_env
+
+
+def load(tmp_path: Path, **variables: str):
+    return load_env({"RATCHET_HOME": str(tmp_path / "home"), **variables}, root=tmp_path)
+
+
+def problems(tmp_path: Path, **variables: str) -> list[str]:
+    with pytest.raises(EnvError) as caught:
+        load(tmp_path, **variables)
+    return caught.value.problems
+
+
+def test_everything_is_embedded_by_default(tmp_path: Path) -> None:
+    env = load(tmp_path)
+    assert env.mode is Mode.DEVELOPMENT
+    assert env.database_embedded and env.redis_embedded and env.object_store_embedded and env.engine_embedded
+    assert env.database_url == f"postgres://postgres@/ratchet?host={tmp_path}/home/run"
+    assert env.redis_url == f"unix://{tmp_path}/home/run/valkey.sock"
+    assert env.celery_broker_url == f"redis+socket://{tmp_path}/home/run/valkey.sock"
+    assert env.object_store_url == f"file://{tmp_path}/home/objects"
+    assert env.engine_urls == ("http://127.0.0.1:8010",)
+
+
+def test_a_url_replaces_its_part_alone(tmp_path: Path) -> None:
+    env = load(
+        tmp_path, REDIS_URL="redis://cache:6379/3", ROLLOUT_ENGINE_URLS="http://a:1/, http://b:2", DATABASE_URL=""
+    )
+    assert env.celery_broker_url == "redis://cache:6379/3"
+    assert env.engine_urls == ("http://a:1", "http://b:2")
+    assert not env.redis_embedded and not env.engine_embedded
+    assert env.database_embedded
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("RATCHET_ENV", "staging"),
+        ("DEBUG", "perhaps"),
+        ("LOG_LEVEL", "LOUD"),
+        ("RATCHET_PORT", "0"),
+        ("RATCHET_ENGINE_PORT", "65536"),
+        ("RATCHET_GATEWAY_PORT", "-1"),
+        ("DATABASE_URL", "mysql://x/y"),
+        ("DATABASE_URL", "postgres://"),
+        ("DATABASE_POOL_SIZE", "none"),
+        ("REDIS_URL", "http://x"),
+        ("REDIS_URL", "redis://host:port"),
+        ("CELERY_BROKER_URL", "sqla+postgresql://x/y"),
+        ("OBJECT_STORE_URL", "/just/a/path"),
+        ("ROLLOUT_ENGINE_URLS", "localhost:30000"),
+        ("PUBLIC_URL", "ratchet.example"),
+        ("SECRET_KEY", "short"),
+        ("RATCHET_WORKER_SECRET", "short"),
+        ("RATCHET_ENGINE_MODEL", "gpt-7"),
+        ("RATCHET_ENGINE_MODEL", "/no/such/folder"),
+        ("ROLLOUT_CONCURRENCY", "1.5"),
+        ("TORCH_THREADS", "0"),
+        ("RATCHET_HOME", "/dev/null"),
+        ("RATCHET_HOME", "/tmp/what?"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(tmp_path: Path, variable: str, value: str) -> None:
+    found = problems(tmp_path, **{variable: value})
+    assert len(found) == 1
+    assert found[0].startswith(variable)
+
+
+def test_every_problem_is_named_at_once(tmp_path: Path) -> None:
+    found = problems(tmp_path, RATCHET_PORT="x", DEBUG="x", REDIS_URL="x")
+    assert {problem.split("=")[0].split()[0] for problem in found} == {"RATCHET_PORT", "DEBUG", "REDIS_URL"}
+
+
+def test_two_services_cannot_share_a_port(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, RATCHET_PORT="9000", RATCHET_GATEWAY_PORT="9000")
+    assert "RATCHET_PORT" in problem and "RATCHET_GATEWAY_PORT" in problem
+
+
+def test_production_needs_its_secrets_and_hosts(tmp_path: Path) -> None:
+    found = problems(tmp_path, RATCHET_ENV="production")
+    assert {problem.split()[0] for problem in found} == {"SECRET_KEY", "RATCHET_WORKER_SECRET", "ALLOWED_HOSTS"}
+    env = load(
+        tmp_path,
+        RATCHET_ENV="production",
+        SECRET_KEY="k" * 50,
+        RATCHET_WORKER_SECRET="w" * 32,
+        ALLOWED_HOSTS="ratchet.example, www.ratchet.example",
+    )
+    assert env.allowed_hosts == ("ratchet.example", "www.ratchet.example")
+    assert not (tmp_path / "home").exists()
+
+
+def test_development_secrets_are_random_private_and_kept(tmp_path: Path) -> None:
+    first, again = load(tmp_path), load(tmp_path)
+    assert first.secret_key == again.secret_key != first.worker_secret
+    assert len(first.secret_key) >= 50
+    path = tmp_path / "home" / "secrets" / "secret_key"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert load_env({"RATCHET_HOME": str(tmp_path / "other")}, root=tmp_path).secret_key != first.secret_key
+
+
+def test_long_homes_get_short_sockets(tmp_path: Path) -> None:
+    env = load_env({"RATCHET_HOME": str(tmp_path / ("long" * 30))}, root=tmp_path)
+    assert len(str(env.home.sockets / ".s.PGSQL.5432.lock")) <= 107
+    assert env.redis_url == f"unix://{env.home.sockets}/valkey.sock"
+
+
+def test_file_yields_to_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".env").write_text("RATCHET_PORT=9100\nRATCHET_GATEWAY_PORT=9101\n")
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "")  # so that monkeypatch restores what read_env sets
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("RATCHET_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RATCHET_GATEWAY_PORT", "9200")
+    env = load_env(root=tmp_path)
+    assert (env.port, env.gateway_port) == (9100, 9200)

@@ -1,0 +1,79 @@
+"""Errors of the API as problem documents."""
+
+from django.core.exceptions import PermissionDenied
+from django.http import Http404
+from ratchet.problems import Problem, flatten_errors, problem_handler
+from rest_framework import exceptions, serializers
+from rest_framework.renderers import JSONRenderer
+from rest_framework.response import Response
+
+
+class Inner(serializers.Serializer):
+    rank = serializers.IntegerField(min_value=1)
+
+
+class Outer(serializers.Serializer):
+    name = serializers.CharField()
+    lora = Inner()
+    tags = serializers.ListField(child=serializers.IntegerField())
+    items = Inner(many=True)
+
+
+def handled(error: Exception) -> Response:
+    response = problem_handler(error, {})
+    assert response is not None
+    return response
+
+
+def test_validation_names_every_path() -> None:
+    serializer = Outer(data={"lora": {"rank": 0}, "tags": [1, "x"], "items": [{"rank": 1}, {}]})
+    assert not serializer.is_valid()
+    response = handled(exceptions.ValidationError(serializer.errors))
+    assert response.status_code == 400
+    assert response.data["code"] == "invalid"
+    paths = [error["path"] for error in response.data["errors"]]
+    assert sorted(paths) == ["items.1.rank", "lora.rank", "name", "tags.1"]
+    assert all(error["message"] for error in response.data["errors"])
+
+
+def test_errors_without_a_field_have_an_empty_path() -> None:
+    assert flatten_errors({"non_field_errors": ["splits overlap"]}) == [{"path": "", "message": "splits overlap"}]
+    assert flatten_errors({"a": {"non_field_errors": ["x"]}}) == [{"path": "a", "message": "x"}]
+    assert flatten_errors(["broken"]) == [{"path": "", "message": "broken"}]
+
+
+def test_known_errors_have_stable_codes() -> None:
+    cases = [
+        (Http404(), 404, "not_found"),
+        (PermissionDenied(), 403, "permission_denied"),
+        (exceptions.PermissionDenied(), 403, "permission_denied"),
+        (exceptions.ParseError(), 400, "malformed_body"),
+        (exceptions.MethodNotAllowed("PUT"), 405, "method_not_allowed"),
+        (exceptions.UnsupportedMediaType("text/x"), 415, "unsupported_media_type"),
+        (Problem("spec_invalid", 422, "no such model"), 422, "spec_invalid"),
+    ]
+    for error, status, code in cases:
+        response = handled(error)
+        assert (response.status_code, response.data["status"], response.data["code"]) == (status, status, code)
+        assert response.data["detail"] and response.data["title"]
+        assert response.content_type == "application/problem+json"
+
+
+def test_headers_of_challenges_and_waits_survive() -> None:
+    refused = exceptions.NotAuthenticated()
+    refused.auth_header = "Bearer"
+    assert handled(refused)["WWW-Authenticate"] == "Bearer"
+    assert handled(exceptions.Throttled(wait=30))["Retry-After"] == "30"
+
+
+def test_unknown_errors_are_left_to_the_server() -> None:
+    assert problem_handler(RuntimeError("secret"), {}) is None
+
+
+def test_body_is_json_of_the_problem() -> None:
+    response = handled(Problem("suite_invalid", 422, "line 3: no prompt", [{"path": "3.prompt", "message": "missing"}]))
+    response.accepted_renderer = JSONRenderer()
+    response.accepted_media_type = "application/json"
+    response.renderer_context = {}
+    assert b'"errors":[{"path":"3.prompt","message":"missing"}]' in response.render().content
+    assert response["Content-Type"] == "application/problem+json"
