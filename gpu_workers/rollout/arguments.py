@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import jsonschema
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+from referencing import Registry
 
 from gpu_workers.contracts.tasks import ToolSpec
+from gpu_workers.sandboxes.tools import BUILT_IN_SCHEMAS
 from gpu_workers.verifiers.calls import CallSyntaxError, ParsedCall, bind_arguments
 
 _MAX_MESSAGE = 200  # characters; the policy reads it
@@ -26,12 +29,15 @@ def check_call(call: ParsedCall, tools: Sequence[ToolSpec]) -> CheckedCall:
     tool = next((tool for tool in tools if tool.name == call.name), None)
     if tool is None:
         return CheckedCall(call.name, error=f"unknown tool {call.name!r}; tools: {', '.join(t.name for t in tools)}")
+    parameters = tool.parameters
+    if not tool.source and not parameters.get("properties"):
+        parameters = BUILT_IN_SCHEMAS.get(tool.name, parameters)
     try:
-        arguments = bind_arguments(call, tool.parameters)
+        arguments = bind_arguments(call, parameters)
     except CallSyntaxError as error:
         return CheckedCall(call.name, error=str(error))
-    schema = {"additionalProperties": False, **tool.parameters, "type": "object"}
-    failure = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema).iter_errors(arguments))
+    # An empty registry: a "$ref" to some address must not make the worker fetch it.
+    failure = best_match(Draft202012Validator(parameters, registry=Registry()).iter_errors(arguments))
     if failure is None:
         return CheckedCall(call.name, arguments)
     where = ".".join(str(part) for part in failure.absolute_path)

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.groups import SandboxRecord, ToolCallRecord
-from gpu_workers.contracts.seams import Sandbox, SandboxBackend
+from gpu_workers.contracts.seams import Sandbox, SandboxBackend, WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract, ToolSpec
-from gpu_workers.sandboxes.tools import ToolBox
+from gpu_workers.sandboxes.tools import ToolBox, ToolError
 
 
 class ToolEnvironment:
@@ -52,7 +53,10 @@ class ToolEnvironment:
             # Kept before it starts: a sandbox that fails half-way is still closed and its log kept.
             self._sandbox = self._backend.create(self._contract)
             await self._sandbox.start()
-            self._toolbox = ToolBox(self._sandbox, self._tools)
+            try:
+                self._toolbox = ToolBox(self._sandbox, self._tools)
+            except ToolError as error:
+                raise WorkerError(Boundary.ENVIRONMENT, str(error), retryable=False) from error
         return self._toolbox
 
     async def _drop(self) -> None:

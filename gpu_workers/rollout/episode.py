@@ -170,7 +170,7 @@ async def _call_tool(
 
 def observation(call: ToolCallRecord) -> str:
     """What the policy reads of a call."""
-    text = call.result if call.ok else f"Error: {call.error or call.result or 'the call failed'}"
+    text = call.result if call.ok or call.result else f"Error: {call.error or 'the call failed'}"
     if len(text) > OBSERVATION_CHARACTERS:
         call.truncated = True
         text = text[:OBSERVATION_CHARACTERS] + "\n[truncated]"

@@ -1,0 +1,266 @@
+"""A user's own suite from a header and lines of JSON: everything is checked first, every problem named."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from apps.tasks.suites.definition import FailureMode, Suite, SuiteDefinition
+from apps.tasks.suites.errors import SuiteError, SuiteProblem
+from gpu_workers.contracts.enums import Split, VerifierKind
+from gpu_workers.contracts.tasks import EnvironmentContract, Limits, Message, TaskBundle, ToolSpec, VerifierSpec
+
+MAX_PROBLEMS = 50  # reported at once
+MAX_LINE_BYTES = 1_000_000
+BUILT_IN_TOOLS = frozenset({"shell", "python", "read_file", "write_file"})
+NEED_EXPECTED = frozenset({VerifierKind.EXACT, VerifierKind.NUMBER, VerifierKind.TOOL_CALL})
+_ROLES = frozenset({"system", "user", "assistant", "tool"})
+
+
+class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    pass
+
+
+class _FailureMode(_Strict, frozen=True, kw_only=True):
+    code: str
+    meaning: str
+
+
+class _Verifier(_Strict, frozen=True, kw_only=True):
+    kind: VerifierKind
+    version: int = 1
+    config: dict[str, Any] = {}
+    program: str = ""
+
+
+class _Header(_Strict, frozen=True, kw_only=True):
+    slug: str
+    title: str
+    verifier: _Verifier
+    description: str = ""
+    distribution: str = ""
+    failure_modes: list[_FailureMode] = []
+    tags: list[str] = []
+    tools: list[ToolSpec] = []  # of every task that names none itself
+    system: str = ""  # system message of every task whose prompt is a string
+    examples: list[Message] = []
+    max_turns: int = 1
+    limits: Limits = Limits()
+
+
+class _Line(_Strict, frozen=True, kw_only=True):
+    key: str
+    split: Split
+    prompt: str | list[Message]
+    tools: list[ToolSpec] | None = None
+    tool_format: str = "python"
+    terminal_call: bool = False
+    max_turns: int = 0
+    expected: Any = None
+    cluster: str = ""
+    tags: list[str] = []
+    reference: str | list[Message] = ""
+    known_bad: list[str] = []
+    files: dict[str, str] = {}
+    examples: list[Message] | None = None
+
+
+def parse_suite(header: Mapping[str, Any], lines: Iterable[str]) -> Suite:
+    """Definition and tasks, or SuiteError with every problem found; line 0 is the header, lines count from 1."""
+    problems: list[SuiteProblem] = []
+    parsed = _convert(dict(header), _Header, 0, problems)
+    if parsed is not None:
+        problems += _check_header(parsed)
+    rows = [(number, row) for number, text in enumerate(lines, 1) if (row := _read(number, text, problems)) is not None]
+    for number, row in rows:
+        problems += _check_row(number, row, parsed)
+    problems += _check_overlap(rows)
+    if not rows and not problems:
+        problems.append(SuiteProblem(1, "", "the file holds no task"))
+    if problems or parsed is None:
+        raise SuiteError(sorted(problems, key=lambda problem: problem.line)[:MAX_PROBLEMS])
+    return _definition(parsed), [_task(row, parsed) for _, row in rows]
+
+
+def _convert(data: Any, kind: type[Any], line: int, problems: list[SuiteProblem]) -> Any:
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$")
+        names = [path.rstrip("`").strip("."), *_quoted_field(message)]
+        problems.append(SuiteProblem(line, ".".join(name for name in names if name), message))
+        return None
+
+
+def _quoted_field(message: str) -> list[str]:
+    """The field that msgspec names in its text when one is missing or unknown."""
+    _, marker, rest = message.partition("field `")
+    return [rest.partition("`")[0]] if marker else []
+
+
+def _read(number: int, text: str, problems: list[SuiteProblem]) -> _Line | None:
+    if not text.strip():
+        return None
+    if len(text.encode()) > MAX_LINE_BYTES:
+        problems.append(SuiteProblem(number, "", f"the line is longer than {MAX_LINE_BYTES} bytes"))
+        return None
+    try:
+        data = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        message = (
+            f"not JSON: {error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+        )
+        problems.append(SuiteProblem(number, "", message))
+        return None
+    if not isinstance(data, dict):
+        problems.append(SuiteProblem(number, "", f"expected an object, found {type(data).__name__}"))
+        return None
+    row: _Line | None = _convert(data, _Line, number, problems)
+    return row
+
+
+def _check_header(header: _Header) -> list[SuiteProblem]:
+    problems = []
+    if (
+        not header.slug
+        or not header.slug.replace("-", "").replace("_", "").isalnum()
+        or header.slug != header.slug.lower()
+    ):
+        problems.append(SuiteProblem(0, "slug", "use lower-case letters, digits, - and _"))
+    if not header.title.strip():
+        problems.append(SuiteProblem(0, "title", "must not be empty"))
+    if header.max_turns < 1:
+        problems.append(SuiteProblem(0, "max_turns", "must be at least 1"))
+    if (header.verifier.kind is VerifierKind.PROGRAM) != bool(header.verifier.program.strip()):
+        message = "is needed for, and only for, a verifier of kind program: def verify(episode: dict) -> dict"
+        problems.append(SuiteProblem(0, "verifier.program", message))
+    if header.verifier.program:
+        problems += _check_source(0, "verifier.program", header.verifier.program, "verify")
+    return problems + _check_tools(0, "tools", header.tools) + _check_messages(0, "examples", header.examples)
+
+
+def _check_row(number: int, row: _Line, header: _Header | None) -> list[SuiteProblem]:
+    problems = []
+    if not row.key.strip():
+        problems.append(SuiteProblem(number, "key", "must not be empty"))
+    if not row.prompt:
+        problems.append(SuiteProblem(number, "prompt", "must not be empty"))
+    if isinstance(row.prompt, list):
+        problems += _check_messages(number, "prompt", row.prompt)
+        if row.prompt and row.prompt[-1].role != "user":
+            problems.append(
+                SuiteProblem(number, f"prompt[{len(row.prompt) - 1}].role", "the last message must be the user's")
+            )
+    if isinstance(row.reference, list):
+        problems += _check_messages(number, "reference", row.reference)
+        if row.reference and row.reference[-1].role != "assistant":
+            problems.append(SuiteProblem(number, "reference", "must end in an assistant message"))
+    if row.max_turns < 0:
+        problems.append(SuiteProblem(number, "max_turns", "must be at least 1"))
+    if row.tool_format not in ("python", "json"):
+        problems.append(SuiteProblem(number, "tool_format", f"{row.tool_format!r} is unknown; use python or json"))
+    if header is not None and header.verifier.kind in NEED_EXPECTED and row.expected is None:
+        problems.append(SuiteProblem(number, "expected", f"is needed by a verifier of kind {header.verifier.kind}"))
+    for path in row.files:
+        if path.startswith("/") or ".." in path.split("/") or not path.strip():
+            problems.append(SuiteProblem(number, f"files.{path}", "must be a relative path without '..'"))
+    problems += _check_messages(number, "examples", row.examples or [])
+    return problems + _check_tools(number, "tools", row.tools or [])
+
+
+def _check_messages(number: int, field: str, messages: list[Message]) -> list[SuiteProblem]:
+    return [
+        SuiteProblem(
+            number, f"{field}[{index}].role", f"{message.role!r} is unknown; use one of {', '.join(sorted(_ROLES))}"
+        )
+        for index, message in enumerate(messages)
+        if message.role not in _ROLES
+    ]
+
+
+def _check_tools(number: int, field: str, tools: list[ToolSpec]) -> list[SuiteProblem]:
+    problems = []
+    for index, tool in enumerate(tools):
+        where = f"{field}[{index}]"
+        if not tool.name.replace("_", "").replace(".", "").isalnum():
+            problems.append(SuiteProblem(number, f"{where}.name", f"{tool.name!r} is not a function name"))
+        if tool.source:
+            problems += _check_source(number, f"{where}.source", tool.source, "call")
+        elif tool.name not in BUILT_IN_TOOLS:
+            message = f"is needed: {tool.name!r} is not one of the built-in tools {', '.join(sorted(BUILT_IN_TOOLS))}"
+            problems.append(SuiteProblem(number, f"{where}.source", message))
+    return problems
+
+
+def _check_source(number: int, field: str, source: str, function: str) -> list[SuiteProblem]:
+    """The source must compile and define the function; it is never run here."""
+    try:
+        compile(source, field, "exec")
+    except (SyntaxError, ValueError) as error:
+        return [SuiteProblem(number, field, f"does not compile: {error}")]
+    if f"def {function}(" not in source:
+        return [SuiteProblem(number, field, f"must define {function}()")]
+    return []
+
+
+def _check_overlap(rows: list[tuple[int, _Line]]) -> list[SuiteProblem]:
+    """A key once; a prompt in one split only: else a held-out score would measure memory."""
+    problems = []
+    keys: dict[str, int] = {}
+    prompts: dict[bytes, tuple[int, Split]] = {}
+    for number, row in rows:
+        if row.key in keys:
+            problems.append(SuiteProblem(number, "key", f"{row.key!r} was used on line {keys[row.key]}"))
+        keys.setdefault(row.key, number)
+        prompt = msgspec.json.encode([row.prompt, row.files])
+        first, split = prompts.setdefault(prompt, (number, row.split))
+        if split is not row.split:
+            message = f"the same prompt is in split {split} on line {first}: splits must not overlap"
+            problems.append(SuiteProblem(number, "prompt", message))
+    return problems
+
+
+def _definition(header: _Header) -> SuiteDefinition:
+    return SuiteDefinition(
+        slug=header.slug,
+        title=header.title,
+        description=header.description,
+        distribution=header.distribution,
+        failure_modes=tuple(FailureMode(mode.code, mode.meaning) for mode in header.failure_modes),
+        verifier_kind=header.verifier.kind,
+        verifier_version=header.verifier.version,
+        tags=tuple(header.tags),
+    )
+
+
+def _task(row: _Line, header: _Header) -> TaskBundle:
+    prompt = row.prompt
+    if isinstance(prompt, str):
+        system = [Message(role="system", content=header.system)] if header.system else []
+        prompt = [*system, Message(role="user", content=prompt)]
+    reference = row.reference
+    if isinstance(reference, str):
+        reference = [Message(role="assistant", content=reference)] if reference else []
+    tools = header.tools if row.tools is None else row.tools
+    return TaskBundle(
+        key=row.key,
+        prompt=prompt,
+        examples=header.examples if row.examples is None else row.examples,
+        tools=tools,
+        tool_format=row.tool_format,
+        terminal_call=row.terminal_call,
+        max_turns=row.max_turns or header.max_turns,
+        contract=EnvironmentContract(files=row.files, limits=header.limits),
+        verifier=VerifierSpec(
+            kind=header.verifier.kind,
+            version=header.verifier.version,
+            config=header.verifier.config,
+            expected=row.expected,
+            program=header.verifier.program,
+        ),
+        reference=reference,
+        known_bad=row.known_bad,
+        cluster=row.cluster,
+        tags=row.tags,
+    )
