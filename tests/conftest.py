@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from ratchet.env import Env, load_env
 from ratchet.services.postgres import EmbeddedPostgres
 from ratchet.services.valkey import EmbeddedValkey

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
+
 from ratchet.env import ROOT
 from ratchet.services.home import Home
 from ratchet.services.marks import marked_processes, server_processes

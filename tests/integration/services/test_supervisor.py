@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import redis
-from ratchet.services.marks import server_processes
 
+from ratchet.services.marks import server_processes
 from tests.integration.services.machine import Machine, free_port, wait_for
 
 SERVERS = "postgres,valkey"

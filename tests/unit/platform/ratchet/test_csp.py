@@ -3,6 +3,7 @@
 import pytest
 from django.http import HttpResponse
 from django.test import RequestFactory
+
 from ratchet.csp import ContentSecurityPolicyMiddleware
 
 

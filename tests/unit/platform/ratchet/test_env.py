@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from ratchet.env import VARIABLES, EnvError, Mode, load_env
 
 

@@ -1,14 +1,16 @@
 """Creating with an Idempotency-Key: once, whatever is repeated."""
 
+from datetime import timedelta
+
 import pytest
 from django.utils import timezone
-from ratchet.idempotency import IdempotentCreateMixin
 from rest_framework.permissions import AllowAny
 from rest_framework.response import Response
 from rest_framework.test import APIRequestFactory, force_authenticate
 from rest_framework.views import APIView
 
 from apps.accounts.models import IdempotencyKey, User
+from ratchet.idempotency import IdempotentCreateMixin
 
 pytestmark = pytest.mark.django_db
 

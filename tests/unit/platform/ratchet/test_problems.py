@@ -2,10 +2,11 @@
 
 from django.core.exceptions import PermissionDenied
 from django.http import Http404
-from ratchet.problems import Problem, flatten_errors, problem_handler
 from rest_framework import exceptions, serializers
 from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
+
+from ratchet.problems import Problem, flatten_errors, problem_handler
 
 
 class Inner(serializers.Serializer):

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from ratchet.services import namespaces, preflight
 from ratchet.services.errors import ServiceError
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from ratchet.env import Env, load_env
-from ratchet.services.processes import PROCESSES, Plane, control_environment, environment, health_url, render
 
 from gpu_workers.contracts import queues
+from ratchet.env import Env, load_env
+from ratchet.services.processes import PROCESSES, Plane, control_environment, environment, health_url, render
 
 
 @pytest.fixture
