@@ -14,6 +14,7 @@ def main() -> None:
 
         sys.exit(services(sys.argv[1:]))
     from django.core.management import execute_from_command_line
+
     from ratchet.env import EnvError, use_settings
 
     try:
