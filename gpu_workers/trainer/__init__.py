@@ -1,0 +1,1 @@
+"""The trainer: packs groups, steps a LoRA adapter, writes exact checkpoints, reports."""

@@ -1,0 +1,173 @@
+"""Checkpoints: the folder of one policy version, whole and exact or refused.
+
+    v<NNNNNN>/adapter/   PEFT folder as engines load it, with its own manifest.json (name, version, sha256, base)
+    v<NNNNNN>/state/     master weights and Adam moments in float32, trainer.json (step, batches, random states)
+    v<NNNNNN>/manifest.json   written last: SHA-256 of every file; without it the folder does not count
+No pickle anywhere: a checkpoint comes from a shared store.
+"""
+
+import base64
+import hashlib
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+MANIFEST = "manifest.json"
+ADAPTER = "adapter"
+STATE = "state"
+TENSORS = "tensors.safetensors"
+TRAINER = "trainer.json"
+FORMAT_VERSION = 1
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that is torn, damaged or belongs to something else. Starting from it is refused."""
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint belongs to."""
+
+    run_id: str
+    attempt: int
+    version: int
+    spec_hash: str
+    base_fingerprint: str
+
+
+class AdapterManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """adapter/manifest.json. `name` is the adapter's name on every engine."""
+
+    name: str
+    version: int
+    sha256: str
+    base_fingerprint: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """manifest.json of the folder; `files` maps relative path to SHA-256."""
+
+    format: int
+    identity: Identity
+    files: dict[str, str]
+
+
+class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
+    """state/trainer.json: everything of an exact resume that is not a tensor."""
+
+    version: int
+    batch_ids: list[str]
+    num_updates: int
+    num_skipped_updates: int
+    random_states: dict[str, Any]
+
+
+def adapter_name(run_id: str, attempt: int, version: int) -> str:
+    """Name of a policy version on the engines; carries the attempt, so a zombie's adapter is never taken for it."""
+    return f"run-{run_id}.a{attempt}@v{version}"
+
+
+def version_key(run_id: str, attempt: int, version: int) -> str:
+    """Object key of a version's folder."""
+    return f"runs/{run_id}/a{attempt}/v{version:06d}"
+
+
+def capture_random_states() -> dict[str, Any]:
+    """States of the torch, numpy and Python generators as JSON values."""
+    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    version, internal, gauss_next = random.getstate()
+    return {
+        "torch": base64.b64encode(torch.get_rng_state().numpy().tobytes()).decode(),
+        "numpy": [name, np.asarray(keys).tolist(), int(position), int(has_gauss), float(gauss)],
+        "python": [version, list(internal), gauss_next],
+    }
+
+
+def restore_random_states(states: dict[str, Any]) -> None:
+    """Inverse of `capture_random_states`."""
+    torch.set_rng_state(torch.frombuffer(bytearray(base64.b64decode(states["torch"])), dtype=torch.uint8))
+    name, keys, position, has_gauss, gauss = states["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, gauss))
+    version, internal, gauss_next = states["python"]
+    random.setstate((version, tuple(internal), gauss_next))
+
+
+def write_state(folder: Path, tensors: dict[str, Tensor], state: TrainerState) -> None:
+    """Write state/ of a checkpoint."""
+    target = folder / STATE
+    target.mkdir(parents=True, exist_ok=True)
+    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, target / TENSORS)
+    (target / TRAINER).write_bytes(msgspec.json.encode(state))
+
+
+def seal(folder: Path, identity: Identity) -> None:
+    """Write manifest.json over everything that lies in the folder."""
+    files = {
+        path.relative_to(folder).as_posix(): _sha256(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != folder / MANIFEST
+    }
+    manifest = Manifest(format=FORMAT_VERSION, identity=identity, files=files)
+    (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a folder. Raises CheckpointError when the folder is incomplete."""
+    try:
+        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{folder} is not a complete checkpoint (no {MANIFEST}): resume from an older one"
+        ) from error
+    except msgspec.DecodeError as error:
+        raise CheckpointError(
+            f"{folder}/{MANIFEST} cannot be read ({error}): resume from an older checkpoint"
+        ) from error
+    if manifest.format != FORMAT_VERSION:
+        raise CheckpointError(f"{folder}/{MANIFEST} has format {manifest.format}, this trainer reads {FORMAT_VERSION}")
+    return manifest
+
+
+def check_folder(folder: Path, *, spec_hash: str = "", base_fingerprint: str = "", part: str = "") -> Manifest:
+    """Check every file (below `part` when given) against the manifest, and whose checkpoint it is."""
+    manifest = read_manifest(folder)
+    identity = manifest.identity
+    if base_fingerprint and identity.base_fingerprint != base_fingerprint:
+        raise CheckpointError(
+            f"{folder} was trained on another base model (fingerprint {identity.base_fingerprint[:12]}…, "
+            f"here {base_fingerprint[:12]}…): use the base model it names"
+        )
+    if spec_hash and identity.spec_hash != spec_hash:
+        raise CheckpointError(
+            f"{folder} belongs to another RunSpec (hash {identity.spec_hash[:12]}…, this run {spec_hash[:12]}…): "
+            "start a new run with it as the parent instead of resuming"
+        )
+    for name, expected in manifest.files.items():
+        if part and not name.startswith(f"{part}/"):
+            continue
+        path = folder / name
+        if not path.is_file():
+            raise CheckpointError(f"{folder}: {name} is missing: resume from another checkpoint")
+        if _sha256(path) != expected:
+            raise CheckpointError(f"{folder}: {name} is damaged (SHA-256 differs): resume from another checkpoint")
+    return manifest
+
+
+def read_state(folder: Path) -> tuple[dict[str, Tensor], TrainerState]:
+    """Read state/ of a checked checkpoint."""
+    try:
+        state = msgspec.json.decode((folder / STATE / TRAINER).read_bytes(), type=TrainerState)
+        return load_file(folder / STATE / TENSORS), state
+    except (OSError, SafetensorError, msgspec.DecodeError) as error:
+        raise CheckpointError(f"{folder}/{STATE} cannot be read ({error}): resume from another checkpoint") from error
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

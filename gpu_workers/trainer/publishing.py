@@ -1,0 +1,48 @@
+"""Publishing: a policy version becomes a durable folder in the object store, and old optimiser states make room."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from gpu_workers.contracts.seams import Published, TrainerBackend
+from gpu_workers.contracts.store import ObjectStore
+from gpu_workers.trainer import checkpoints
+from gpu_workers.trainer.model import ADAPTER_WEIGHTS
+
+KEEP_STATES = 4
+
+
+class CheckpointPublisher:
+    """Saves versions of one attempt below runs/<run>/a<attempt>/. Folders are complete once their manifest is there."""
+
+    def __init__(self, store: ObjectStore, run_id: str, attempt: int) -> None:
+        self._store, self._run_id, self._attempt = store, run_id, attempt
+        self._with_state: list[str] = []
+
+    def publish(self, backend: TrainerBackend) -> Published:
+        """Save the backend's present version and return where it is."""
+        key = checkpoints.version_key(self._run_id, self._attempt, backend.version)
+        folder = Path(tempfile.mkdtemp(prefix="ratchet-checkpoint-"))
+        try:
+            backend.save(folder)
+            manifest = checkpoints.read_manifest(folder)
+            self._store.put_folder(key, folder)
+            num_bytes = (folder / checkpoints.ADAPTER / ADAPTER_WEIGHTS).stat().st_size
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._drop_old_states(key)
+        return Published(
+            version=backend.version,
+            checkpoint=key,
+            adapter=f"{key}/{checkpoints.ADAPTER}",
+            sha256=manifest.files[f"{checkpoints.ADAPTER}/{ADAPTER_WEIGHTS}"],
+            num_bytes=num_bytes,
+        )
+
+    def _drop_old_states(self, key: str) -> None:
+        """Adapters of every version stay; of the large states only the newest few can still be resumed from."""
+        self._with_state.append(key)
+        while len(self._with_state) > KEEP_STATES:
+            path = self._store.path(f"{self._with_state.pop(0)}/{checkpoints.STATE}")
+            if self._store.fs.exists(path):
+                self._store.fs.rm(path, recursive=True)
