@@ -1,0 +1,64 @@
+"""Verifier of numbers: the last number of the answer, compared in decimal."""
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from gpu_workers.contracts.enums import ReasonCode
+from gpu_workers.contracts.seams import FinishedEpisode, VerifierResult
+from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
+from gpu_workers.verifiers.extraction import compile_pattern, extract
+from gpu_workers.verifiers.results import TaskError, check_config, failed, passed
+
+CONFIG: Mapping[str, type | tuple[type, ...]] = {"pattern": str, "tolerance": (int, float)}
+MAX_DIGITS = 60
+# Thousands separated by commas only in groups of three; not a part of a word or of a version like 1.2.3.
+NUMBER = re.compile(r"(?<![\w.])[-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?![\w]|\.\d)")
+
+
+class NumberVerifier:
+    """The last number of the answer within `tolerance` (absolute, default 0) of `expected` or one of several.
+
+    Config `pattern`: a regular expression whose last match is searched instead of the whole answer.
+    """
+
+    def __init__(self, spec: VerifierSpec) -> None:
+        check_config(spec.config, CONFIG, "number")
+        self.pattern = compile_pattern(spec.config.get("pattern"))
+        self.tolerance = _decimal(spec.config.get("tolerance", 0), "verifier.config.tolerance")
+        if self.tolerance < 0:
+            raise TaskError("verifier.config.tolerance: must not be negative")
+        values = spec.expected if isinstance(spec.expected, list) else [spec.expected]
+        if not values:
+            raise TaskError("verifier.expected: must be a number or a non-empty list of numbers")
+        self.expected = [_decimal(value, "verifier.expected") for value in values]
+
+    async def verify(self, task: TaskBundle, episode: FinishedEpisode) -> VerifierResult:
+        if not episode.answer.strip():
+            return failed(ReasonCode.NO_OUTPUT, "the answer is empty")
+        found = extract(episode.answer, self.pattern)
+        numbers = NUMBER.findall(found) if found is not None else []
+        if not numbers:
+            missing = "the required pattern" if found is None else "a number"
+            return failed(ReasonCode.FORMAT_INVALID, f"the answer does not contain {missing}")
+        text = numbers[-1]
+        if len(text) > MAX_DIGITS:
+            return failed(ReasonCode.FORMAT_INVALID, f"a number of more than {MAX_DIGITS} digits")
+        got = Decimal(text.replace(",", "").replace("−", "-"))
+        if any(abs(got - wanted) <= self.tolerance for wanted in self.expected):
+            return passed()
+        evidence = {"expected": [str(e) for e in self.expected[:10]], "got": text, "tolerance": str(self.tolerance)}
+        return failed(ReasonCode.WRONG_ANSWER, f"{text} is not the expected number", evidence=evidence)
+
+
+def _decimal(value: Any, where: str) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise TaskError(f"{where}: must be a number, got {type(value).__name__}")
+    try:
+        number = Decimal(str(value))
+    except InvalidOperation as error:
+        raise TaskError(f"{where}: {value!r} is not a number") from error
+    if not number.is_finite():
+        raise TaskError(f"{where}: {value!r} is not finite")
+    return number

@@ -1,0 +1,112 @@
+"""Verifier of structured function calls: the answer's text must be exactly the expected calls."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpu_workers.contracts.enums import ReasonCode
+from gpu_workers.contracts.seams import FinishedEpisode, VerifierResult
+from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
+from gpu_workers.verifiers.arguments import Comparison, ExpectedCall, compare_arguments
+from gpu_workers.verifiers.calls import CallSyntaxError, ParsedCall, bind_arguments, parse_calls
+from gpu_workers.verifiers.results import TaskError, check_config, failed, passed
+
+CONFIG: Mapping[str, type | tuple[type, ...]] = {"partial": bool, "partial_credit": bool}
+PARSED_SCORE = 0.1
+FUNCTION_SCORE = 0.2
+ARGUMENTS_SCORE = 0.5
+
+
+class ToolCallVerifier:
+    """Exact match against `expected`: a list of {function: {parameter: [accepted values]}}, in any order.
+
+    Partial credit (config `partial`): .1 for calls that parse, .2 + .5 × share of right arguments for the right
+    function, 1 only for an exact match. It never turns a fail into a pass.
+    """
+
+    def __init__(self, spec: VerifierSpec) -> None:
+        check_config(spec.config, CONFIG, "tool_call")
+        self.partial = bool(spec.config.get("partial") or spec.config.get("partial_credit"))
+        self.expected = read_expected(spec.expected)
+
+    async def verify(self, task: TaskBundle, episode: FinishedEpisode) -> VerifierResult:
+        if not episode.answer.strip():
+            return failed(ReasonCode.NO_OUTPUT, "the answer is empty")
+        schemas = {tool.name: tool.parameters for tool in task.tools}
+        try:
+            calls = parse_calls(episode.answer, task.tool_format)
+            bound = [(call.name, _bind(call, schemas)) for call in calls]
+        except CallSyntaxError as error:
+            return failed(ReasonCode.FORMAT_INVALID, str(error), evidence={"got": episode.answer[:500]})
+        return self._compare(bound, schemas)
+
+    def _compare(self, calls: Sequence[tuple[str, dict[str, Any]]], schemas: Mapping[str, Any]) -> VerifierResult:
+        if len(calls) != len(self.expected):
+            evidence = {"problem": "wrong_count", "expected": len(self.expected), "got": len(calls)}
+            message = f"wrong_count: {len(self.expected)} calls expected, got {len(calls)}"
+            return failed(ReasonCode.WRONG_ANSWER, message, score=self._credit(0.0), evidence=evidence)
+        credits: list[float] = []
+        problems: list[dict[str, Any]] = []
+        left = list(calls)
+        for wanted in self.expected:
+            best = _best_match(left, wanted, schemas.get(wanted.name, {}))
+            if best is None:
+                names = [name for name, _ in left]
+                problems.append({"problem": "wrong_function", "expected": wanted.name, "got": names})
+                credits.append(0.0)
+                continue
+            index, comparison = best
+            left.pop(index)
+            problems += [{"function": wanted.name, **d.describe()} for d in comparison.differences]
+            credits.append(FUNCTION_SCORE + ARGUMENTS_SCORE * comparison.fraction)
+        if not problems:
+            return passed()
+        first = problems[0]
+        where = f" {first['argument']!r}" if "argument" in first else ""
+        message = f"{first['problem']}{where}: expected {first['expected']!r}, got {first['got']!r}"
+        score = self._credit(sum(credits) / len(credits))
+        return failed(ReasonCode.WRONG_ANSWER, message[:500], score=score, evidence={"problems": problems[:20]})
+
+    def _credit(self, credit: float) -> float:
+        return max(PARSED_SCORE, credit) if self.partial else 0.0
+
+
+def read_expected(expected: Any) -> list[ExpectedCall]:
+    """Expected calls of a task, as {function: {…}} or {"name": function, "arguments": {…}}. Raises TaskError."""
+    if not isinstance(expected, list) or not expected:
+        raise TaskError("verifier.expected: must be a non-empty list of calls")
+    calls: list[ExpectedCall] = []
+    for index, item in enumerate(expected):
+        where = f"verifier.expected[{index}]"
+        if not isinstance(item, dict):
+            raise TaskError(f"{where}: must be an object {{function: {{parameter: [accepted values]}}}}")
+        if set(item) == {"name", "arguments"} and isinstance(item["name"], str):
+            name, arguments = item["name"], item["arguments"]
+        elif len(item) == 1:
+            ((name, arguments),) = item.items()
+        else:
+            raise TaskError(f"{where}: must name exactly one function")
+        if not isinstance(arguments, dict):
+            raise TaskError(f"{where}.{name}: must be an object of parameters")
+        for parameter, accepted in arguments.items():
+            if not isinstance(accepted, list) or not accepted:
+                raise TaskError(f"{where}.{name}.{parameter}: must be a non-empty list of accepted values")
+        calls.append(ExpectedCall(name=name, arguments=arguments))
+    return calls
+
+
+def _bind(call: ParsedCall, schemas: Mapping[str, Any]) -> dict[str, Any]:
+    if call.args and call.name not in schemas:
+        return dict(call.kwargs)  # an unknown function is a wrong one, whatever its arguments
+    return bind_arguments(call, schemas.get(call.name, {}))
+
+
+def _best_match(
+    calls: Sequence[tuple[str, dict[str, Any]]], wanted: ExpectedCall, parameters: Mapping[str, Any]
+) -> tuple[int, Comparison] | None:
+    """Index and comparison of the call of the wanted function with the fewest differences."""
+    found = [
+        (index, compare_arguments(arguments, wanted, parameters))
+        for index, (name, arguments) in enumerate(calls)
+        if name == wanted.name
+    ]
+    return min(found, key=lambda item: (len(item[1].differences), -item[1].fraction), default=None)
