@@ -1,0 +1,1 @@
+"""A CPU inference server for Llama-family models that speaks SGLang's own HTTP API."""

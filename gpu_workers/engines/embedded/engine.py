@@ -1,0 +1,247 @@
+"""The engine's own thread: runs the scheduler, and control commands between its steps."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from gpu_workers.engines.embedded.config import LlamaConfig
+from gpu_workers.engines.embedded.lora import Adapter, AdapterError, load_adapter
+from gpu_workers.engines.embedded.metrics import EngineMetrics
+from gpu_workers.engines.embedded.model import Model
+from gpu_workers.engines.embedded.request import Request, RequestError
+from gpu_workers.engines.embedded.scheduler import Limits, Scheduler
+from gpu_workers.engines.embedded.text import Text
+from gpu_workers.engines.embedded.weights import load_weights
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+# An idle engine waits this long after a first request, so that the siblings of its group are computed with it.
+GATHER_SECONDS = 0.004
+
+
+class PauseMode(StrEnum):
+    """abort: finish everything with what it has. retract: back to the queue, cache freed. in_place: freeze."""
+
+    ABORT = "abort"
+    RETRACT = "retract"
+    IN_PLACE = "in_place"
+
+
+class EngineBusyError(RuntimeError):
+    """The operation needs an engine without running requests."""
+
+
+class Engine:
+    """Thread-safe front of one model. Public methods may be called from any thread."""
+
+    def __init__(self, model: Model, text: Text, limits: Limits, served_name: str = "base") -> None:
+        self.text, self.limits, self.served_name = text, limits, served_name
+        self.metrics = EngineMetrics(served_name)
+        self.scheduler = Scheduler(model, limits, text, self.metrics)
+        self.adapters: dict[str, Adapter] = {}
+        self.paused = False
+        self.draining = False  # running requests finish, waiting ones wait
+        self.failure = ""
+        self.started_at = time.time()
+        self._inbox: deque[Request] = deque()
+        self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    @property
+    def model(self) -> Model:
+        return self.scheduler.model
+
+    @property
+    def config(self) -> LlamaConfig:
+        return self.model.config
+
+    @property
+    def num_running(self) -> int:
+        return len(self.scheduler.running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.scheduler.waiting) + len(self._inbox)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; open requests are aborted."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def submit(self, request: Request) -> None:
+        """Queue a validated request. Raises RequestError when the engine has stopped."""
+        with self._wake:
+            if self._stopping or self.failure:
+                raise RequestError(f"the engine has stopped{f' ({self.failure})' if self.failure else ''}; restart it")
+            self._inbox.append(request)
+            self._wake.notify_all()
+
+    def call(self, function: Callable[[], T]) -> Future[T]:
+        """Run `function` on the engine's thread between two steps."""
+        future: Future[T] = Future()
+        with self._wake:
+            if self._stopping or self.failure:
+                future.set_exception(RequestError("the engine has stopped; restart it"))
+            else:
+                self._commands.append((function, future))
+                self._wake.notify_all()
+        return future
+
+    # -- control, to be run through call() --
+
+    def abort(self, rid: str, abort_all: bool, message: str = "Abort in waiting queue or while running") -> int:
+        """Abort by the id of a request or of the call it came from, or everything."""
+        return self.scheduler.abort(lambda request: abort_all or rid in (request.rid, request.call_rid), message)
+
+    def pause(self, mode: PauseMode) -> None:
+        self.paused = True
+        if mode is PauseMode.ABORT:
+            self.scheduler.abort(lambda _: True, "Aborted by pause_generation")
+        elif mode is PauseMode.RETRACT:
+            for request in sorted(self.scheduler.running, key=lambda r: r.started_at, reverse=True):
+                self.scheduler.retract(request)
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def flush_cache(self) -> None:
+        """Forget all cached prefixes. Raises EngineBusyError while requests hold keys and values."""
+        if self.scheduler.running:
+            raise EngineBusyError(
+                f"cannot flush the cache: {self.num_running} requests are running; pause with mode abort or retract first"
+            )
+        for request in self.scheduler.waiting:
+            self.scheduler.memory.release(request)
+        self.scheduler.memory.tree.clear()
+
+    def replace_model(self, model: Model, flush: bool) -> None:
+        """Swap the weights between two steps. Without a flush running requests continue over their old cache."""
+        if flush:
+            self.flush_cache()
+        model.generation = self.model.generation + 1
+        self.scheduler.model = model
+        for request in self.scheduler.waiting:
+            request.generation = model.generation
+            self.scheduler.memory.release(request)
+
+    def set_weight_version(self, version: str) -> None:
+        self.model.weight_version = version
+
+    def add_adapter(self, adapter: Adapter) -> None:
+        self.adapters[adapter.name] = adapter
+
+    def remove_unused_adapter(self, adapter: Adapter) -> bool:
+        """Remove unless an accepted request still uses it."""
+        if any(r.adapter is adapter for r in [*self.scheduler.running, *self.scheduler.waiting, *self._inbox]):
+            return False
+        if self.adapters.get(adapter.name) is adapter:
+            del self.adapters[adapter.name]
+        self.scheduler.memory.tree.evict_namespace(adapter.uid)
+        return True
+
+    # -- slow parts, run on other threads --
+
+    def read_adapter(self, name: str, path: str) -> Adapter:
+        """Check and read an adapter without disturbing generation. Raises AdapterError."""
+        if name in self.adapters:
+            raise AdapterError(f"adapter {name!r} is already loaded; unload it first")
+        if len(self.adapters) >= self.limits.max_loras:
+            raise AdapterError(
+                f"{len(self.adapters)} adapters are loaded, the limit is {self.limits.max_loras}; unload one, "
+                f"or start the engine with a larger --max-loras"
+            )
+        return load_adapter(name, Path(path), self.config, self.model.weights.dtype, self.limits.max_lora_rank)
+
+    def read_model(self, path: str, weight_version: str | None) -> Model:
+        """Read other weights of the same shape. Raises EngineConfigError."""
+        folder, current = Path(path), self.model
+        config = current.check_successor(folder)
+        weights = load_weights(folder, config, current.weights.dtype)
+        version = current.weight_version if weight_version is None else weight_version
+        return Model(folder, config, weights, current.rotary, version)
+
+    # -- the thread --
+
+    def _run(self) -> None:
+        try:
+            with torch.inference_mode():
+                while self._wait_for_work():
+                    self._run_commands()
+                    if not self.paused:
+                        self._step()
+        except Exception as error:  # the thread's edge: every caller is told, the server turns unhealthy
+            logger.exception("the engine's thread failed")
+            self.failure = f"{type(error).__name__}: {error}"
+        self._close()
+
+    def _wait_for_work(self) -> bool:
+        """Block until there is something to do; False to stop."""
+        with self._wake:
+            idle = not self.scheduler.running and not self.scheduler.waiting
+            while not self._stopping and not self._commands and not self._has_requests():
+                self._wake.wait()
+            if self._stopping:
+                return False
+            if idle and self._inbox and not self._commands:
+                deadline = time.perf_counter() + GATHER_SECONDS
+                while (left := deadline - time.perf_counter()) > 0 and not self._stopping:
+                    self._wake.wait(left)
+            while self._inbox:
+                self.scheduler.add(self._inbox.popleft())
+            return True
+
+    def _has_requests(self) -> bool:
+        if self.paused:
+            return bool(self._inbox)  # they only move to the queue
+        if self.draining:
+            return bool(self.scheduler.running or self._inbox)
+        return bool(self.scheduler.running or self.scheduler.waiting or self._inbox)
+
+    def _run_commands(self) -> None:
+        while True:
+            with self._wake:
+                if not self._commands:
+                    return
+                function, future = self._commands.popleft()
+            try:
+                future.set_result(function())
+            except Exception as error:  # belongs to the caller
+                future.set_exception(error)
+
+    def _step(self) -> None:
+        scheduler = self.scheduler
+        scheduler.step(admit=not self.draining)
+        tree, capacity = scheduler.memory.tree, scheduler.memory.capacity
+        self.metrics.observe_load(
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            num_used=tree.num_tokens,
+            share_used=tree.num_locked_tokens / capacity,
+        )
+
+    def _close(self) -> None:
+        with self._wake:
+            self._stopping = True
+            inbox, self._inbox = list(self._inbox), deque()
+            commands, self._commands = list(self._commands), deque()
+        for _, future in commands:
+            future.set_exception(RequestError("the engine has stopped; restart it"))
+        for request in [*self.scheduler.running, *self.scheduler.waiting, *inbox]:
+            request.finish_reason = {"type": "abort", "message": self.failure or "the engine is shutting down"}
+            request.changed(request)

@@ -1,0 +1,69 @@
+"""Builds an engine from options and serves it until a signal arrives."""
+
+import argparse
+import logging
+import os
+import socket
+
+import torch
+import uvicorn
+
+from gpu_workers.engines.embedded.branches import BRANCH_TOKENS
+from gpu_workers.engines.embedded.config import EngineConfigError, LlamaConfig
+from gpu_workers.engines.embedded.engine import Engine
+from gpu_workers.engines.embedded.model import load_model
+from gpu_workers.engines.embedded.scheduler import Limits
+from gpu_workers.engines.embedded.server import build_app
+from gpu_workers.engines.embedded.text import Text
+
+logger = logging.getLogger(__name__)
+DEFAULT_CACHE_BYTES = 640 * 2**20
+MAX_DEFAULT_TOKENS = 131072
+MIN_CACHE_TOKENS = 4 * BRANCH_TOKENS
+
+
+def build_engine(options: argparse.Namespace) -> Engine:
+    """Load the model and check the limits. Raises EngineConfigError naming the option."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    model = load_model(options.model, options.dtype)
+    if options.max_running < 1:
+        raise EngineConfigError(f"--max-running is {options.max_running}; it must be at least 1")
+    total = options.max_total_tokens or _default_tokens(model.config, model.weights.dtype, options.max_running)
+    limits = Limits(
+        max_running=options.max_running,
+        max_total_tokens=total,
+        prefill_tokens_per_step=max(options.prefill_tokens_per_step, 1),
+        max_loras=options.max_loras,
+        max_lora_rank=options.max_lora_rank,
+    )
+    if limits.cache_tokens < MIN_CACHE_TOKENS:
+        raise EngineConfigError(
+            f"--max-total-tokens {total} leaves {limits.cache_tokens} tokens beside {options.max_running} rows of "
+            f"{BRANCH_TOKENS}; give at least {options.max_running * BRANCH_TOKENS + MIN_CACHE_TOKENS}, or lower --max-running"
+        )
+    text = Text(options.model, model.config.eos_ids)
+    return Engine(model, text, limits, options.served_model_name)
+
+
+def _default_tokens(config: LlamaConfig, dtype: torch.dtype, max_running: int) -> int:
+    bytes_per_token = config.num_layers * 2 * config.num_kv_heads * config.head_dim * dtype.itemsize
+    floor = max_running * BRANCH_TOKENS + config.context_length
+    return max(min(DEFAULT_CACHE_BYTES // bytes_per_token, MAX_DEFAULT_TOKENS), floor)
+
+
+def serve(engine: Engine, listener: socket.socket, log_level: str = "info") -> None:
+    """Run until SIGINT or SIGTERM."""
+    config = uvicorn.Config(
+        build_app(engine), log_level="warning" if log_level == "info" else log_level, access_log=False,
+        timeout_graceful_shutdown=2, lifespan="off",
+    )  # fmt: skip
+    engine.start()
+    host, port = listener.getsockname()[:2]
+    logger.info(
+        "engine ready on http://%s:%d: %s, %s, %d rows, %d tokens", host, port, engine.model.path.name,
+        engine.model.weights.dtype, engine.limits.max_running, engine.limits.max_total_tokens,
+    )  # fmt: skip
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        engine.stop()
