@@ -40,7 +40,7 @@ class _Sampling(msgspec.Struct, kw_only=True):
 class GenerateBody(msgspec.Struct, kw_only=True):
     """The body of /generate, the part this engine supports; other fields of SGLang's are ignored."""
 
-    input_ids: list[int] | list[list[int]] | None = None
+    input_ids: list[int | list[int]] | None = None  # one prompt, or a list of prompts
     text: str | list[str] | None = None
     sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None
     return_logprob: bool | list[bool] = False
@@ -135,9 +135,7 @@ def _prompts(body: GenerateBody, engine: Engine) -> tuple[list[list[int]], bool]
         texts = [body.text] if isinstance(body.text, str) else body.text
         prompts, is_batch = [engine.text.encode(text) for text in texts], not isinstance(body.text, str)
     else:
-        ids = body.input_ids or []
-        is_batch = bool(ids) and isinstance(ids[0], list)
-        prompts = ids if is_batch else [ids]  # type: ignore[list-item,assignment]
+        prompts, is_batch = _split_prompts(body.input_ids or [])
     if not prompts or not all(prompts):
         raise RequestError("input_ids is empty; give at least one token")
     for prompt in prompts:
@@ -145,6 +143,14 @@ def _prompts(body: GenerateBody, engine: Engine) -> tuple[list[list[int]], bool]
             if not 0 <= token < engine.config.vocab_size:
                 raise RequestError(f"input_ids: token id {token} is outside the vocabulary of {engine.config.vocab_size}")
     return prompts, is_batch
+
+
+def _split_prompts(ids: list[int | list[int]]) -> tuple[list[list[int]], bool]:
+    """One prompt of ids, or several; never a mixture."""
+    prompts = [item for item in ids if isinstance(item, list)]
+    if prompts and len(prompts) != len(ids):
+        raise RequestError("input_ids mixes token ids and lists of them; give one prompt or a list of prompts")
+    return (prompts, True) if prompts else ([[item for item in ids if isinstance(item, int)]], False)
 
 
 def _rids(rid: str | list[str] | None, count: int, is_batch: bool) -> list[str]:
