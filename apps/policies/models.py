@@ -1,9 +1,8 @@
 """Base models, policies with their lineage, channels and their moves, gateways."""
 
-from uuid6 import uuid7
-
 from django.conf import settings
 from django.db import models
+from uuid6 import uuid7
 
 from apps.accounts.models import Project
 
@@ -52,7 +51,8 @@ class Policy(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["project", "slug"], name="policy_slug_unique"),
             models.CheckConstraint(
-                condition=models.Q(adapter="", adapter_sha256="") | ~models.Q(adapter="") & ~models.Q(adapter_sha256=""),
+                condition=models.Q(adapter="", adapter_sha256="")
+                | ~models.Q(adapter="") & ~models.Q(adapter_sha256=""),
                 name="policy_adapter_has_digest",
             ),
         ]
@@ -107,6 +107,9 @@ class ChannelMove(models.Model):
         constraints = [models.UniqueConstraint(fields=["channel", "epoch"], name="channel_move_epoch_unique")]
         ordering = ["-epoch"]
 
+    def __str__(self) -> str:
+        return f"{self.channel} → {self.to_policy} (epoch {self.epoch}, {self.kind})"
+
 
 class Gateway(models.Model):
     """A serving gateway that has said hello; a move is complete when every live one acknowledged its epoch."""
@@ -118,3 +121,6 @@ class Gateway(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["name", "channel"], name="gateway_unique")]
+
+    def __str__(self) -> str:
+        return f"{self.name} serving {self.channel}"

@@ -1,10 +1,9 @@
 """Suites and tasks. A suite's version is frozen once ready; task content lives in the object store by hash."""
 
-from uuid6 import uuid7
-
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
+from uuid6 import uuid7
 
 from apps.accounts.models import Project
 
@@ -31,6 +30,7 @@ class Suite(models.Model):
     content_hash = models.CharField(max_length=64)  # over (key, split, task hash) of every task
     state = models.CharField(max_length=16, choices=SuiteState, default=SuiteState.CHECKING)
     status_message = models.TextField(blank=True)
+    checks_sent_at = models.DateTimeField(null=True)  # last time checks were sent or came back
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL)
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -65,6 +65,7 @@ class Task(models.Model):
     position = models.PositiveIntegerField()  # order of import
     bundle = models.CharField(max_length=80)  # object key of the TaskBundle
     task_hash = models.CharField(max_length=64)
+    prompt_hash = models.CharField(max_length=64)  # over what the policy is asked, spelling of blanks and case aside
     prompt_preview = models.TextField(blank=True)  # last user message, shortened
     cluster = models.CharField(max_length=200, blank=True)
     tags = ArrayField(models.CharField(max_length=100), default=list, blank=True)
@@ -80,3 +81,6 @@ class Task(models.Model):
         ]
         indexes = [models.Index(fields=["suite", "split", "state", "position"])]
         ordering = ["position"]
+
+    def __str__(self) -> str:
+        return f"{self.suite}/{self.key}"

@@ -1,0 +1,129 @@
+"""What suites and tasks look like in the API."""
+
+from typing import Any
+
+from rest_framework import serializers
+
+from apps.tasks.models import SplitName, Suite, Task
+from apps.tasks.sources import BUILDERS
+
+
+class FailureModeSerializer(serializers.Serializer[Any]):
+    code = serializers.CharField()
+    meaning = serializers.CharField()
+
+
+class SuiteVerifierSerializer(serializers.Serializer[Any]):
+    kind = serializers.CharField()
+    version = serializers.IntegerField()
+
+
+class SuiteSerializer(serializers.ModelSerializer[Suite]):
+    project = serializers.SlugRelatedField[Any](slug_field="slug", read_only=True)
+    created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True, allow_null=True)
+    failure_modes = FailureModeSerializer(many=True, read_only=True)
+    verifier = SuiteVerifierSerializer(read_only=True)
+    num_tasks = serializers.IntegerField(read_only=True)
+    num_ready = serializers.IntegerField(read_only=True)
+    num_quarantined = serializers.IntegerField(read_only=True)
+
+    class Meta:
+        model = Suite
+        fields = [
+            "id", "project", "slug", "version", "title", "description", "distribution", "failure_modes", "verifier",
+            "source", "content_hash", "state", "status_message", "num_tasks", "num_ready", "num_quarantined",
+            "created_by", "created_at",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+
+class SplitCountsSerializer(serializers.Serializer[Any]):
+    split = serializers.ChoiceField(choices=SplitName.choices)
+    total = serializers.IntegerField()
+    ready = serializers.IntegerField()
+    quarantined = serializers.IntegerField()
+    unchecked = serializers.IntegerField()
+    clusters = serializers.IntegerField()
+
+
+class TagCountsSerializer(serializers.Serializer[Any]):
+    tag = serializers.CharField()
+    splits = serializers.DictField(child=serializers.IntegerField())
+
+
+class RepresentativenessSerializer(serializers.Serializer[Any]):
+    splits = SplitCountsSerializer(many=True)
+    tags = TagCountsSerializer(many=True)
+    quarantine_reasons = serializers.DictField(child=serializers.IntegerField())
+    num_duplicates = serializers.IntegerField()
+    shared_clusters = serializers.ListField(child=serializers.CharField())
+    largest_cluster_share = serializers.FloatField(allow_null=True)
+
+
+class SuiteDetailSerializer(SuiteSerializer):
+    representativeness = RepresentativenessSerializer(read_only=True)
+
+    class Meta(SuiteSerializer.Meta):
+        fields = [*SuiteSerializer.Meta.fields, "representativeness"]
+        read_only_fields = fields
+
+
+class TaskSerializer(serializers.ModelSerializer[Task]):
+    """Content fields are null where `content_hidden` is true."""
+
+    suite = serializers.UUIDField(source="suite_id", read_only=True)
+    content_hidden = serializers.SerializerMethodField()
+    prompt_preview = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Task
+        fields = [
+            "id", "suite", "key", "split", "position", "task_hash", "cluster", "tags", "state", "quarantine_code",
+            "quarantine_message", "content_hidden", "prompt_preview",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+    def get_content_hidden(self, task: Task) -> bool:
+        return not self._shown(task)
+
+    def get_prompt_preview(self, task: Task) -> str | None:
+        return task.prompt_preview if self._shown(task) else None
+
+    def to_representation(self, instance: Task) -> dict[str, Any]:
+        data: dict[str, Any] = super().to_representation(instance)
+        if not self._shown(instance):
+            data["quarantine_message"] = ""  # may quote the task
+        return data
+
+    def _shown(self, task: Task) -> bool:
+        return task.split != SplitName.HELDOUT or bool(self.context["show_heldout"])
+
+
+class TaskDetailSerializer(TaskSerializer):
+    """With the whole content as stored: prompt, tools, contract, verifier with the expected answer, reference."""
+
+    content = serializers.JSONField(read_only=True, allow_null=True)
+
+    class Meta(TaskSerializer.Meta):
+        fields = [*TaskSerializer.Meta.fields, "content"]
+        read_only_fields = fields
+
+
+class SuiteCreateSerializer(serializers.Serializer[Any]):
+    """`header` declares the suite; the tasks come as `file` (multipart, JSON lines) or as `tasks` (a list, JSON)."""
+
+    project = serializers.SlugField()
+    header = serializers.JSONField(
+        help_text="slug, title, distribution, failure_modes, verifier …; in multipart a JSON text or a file"
+    )
+    tasks = serializers.ListField(child=serializers.JSONField(), required=False)
+    file = serializers.FileField(required=False, help_text="JSON lines, one task each")
+
+
+class SuiteImportSerializer(serializers.Serializer[Any]):
+    project = serializers.SlugField()
+    source = serializers.ChoiceField(choices=sorted(BUILDERS))
+
+
+class ReleaseSerializer(serializers.Serializer[Any]):
+    reason = serializers.CharField(help_text="why the check was wrong about this task")

@@ -1,0 +1,15 @@
+"""URLs of suites and tasks below /api/v1/."""
+
+from django.urls import path
+
+from apps.tasks.api import views
+
+urlpatterns = [
+    path("suites/", views.SuiteList.as_view(), name="api-suites"),
+    path("suites/import/", views.SuiteImport.as_view(), name="api-suite-import"),
+    path("suites/<uuid:pk>/", views.SuiteDetail.as_view(), name="api-suite"),
+    path("suites/<uuid:pk>/recheck/", views.SuiteRecheck.as_view(), name="api-suite-recheck"),
+    path("suites/<uuid:pk>/tasks/", views.TaskList.as_view(), name="api-suite-tasks"),
+    path("tasks/<uuid:pk>/", views.TaskDetail.as_view(), name="api-task"),
+    path("tasks/<uuid:pk>/release/", views.TaskRelease.as_view(), name="api-task-release"),
+]

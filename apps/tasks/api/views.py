@@ -1,0 +1,201 @@
+"""REST of suites and tasks."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import django_filters
+import msgspec
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema
+from rest_framework import generics
+from rest_framework.parsers import JSONParser, MultiPartParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from apps.accounts.api.views import caller
+from apps.accounts.permissions import Permission, find_project, has_permission
+from apps.tasks import selectors, services
+from apps.tasks.api import serializers
+from apps.tasks.api.uploads import check_size, read_upload
+from apps.tasks.models import SplitName, Suite, SuiteState, Task
+from apps.tasks.sources import import_source, suite_problem
+from apps.tasks.suites.errors import SuiteError
+from ratchet.idempotency import idempotent
+from ratchet.pagination import CursorPagination
+from ratchet.problems import Problem
+
+
+class SuiteFilter(django_filters.FilterSet):
+    project = django_filters.CharFilter(field_name="project__slug")
+
+    class Meta:
+        model = Suite
+        fields = ["project", "slug", "state", "content_hash"]
+
+
+class SuiteList(generics.ListAPIView[Suite]):
+    serializer_class = serializers.SuiteSerializer
+    queryset = Suite.objects.none()
+    filterset_class = SuiteFilter
+    parser_classes = [JSONParser, MultiPartParser]
+
+    def get_queryset(self) -> QuerySet[Suite]:
+        return selectors.visible_suites(self.request.user)
+
+    @extend_schema(
+        request={
+            "application/json": serializers.SuiteCreateSerializer,
+            "multipart/form-data": serializers.SuiteCreateSerializer,
+        },
+        responses={202: serializers.SuiteSerializer, 200: serializers.SuiteSerializer},
+    )
+    def post(self, request: Request) -> Response:
+        """Import a suite: 202 while its tasks are checked, 200 where the same content is there already.
+
+        A refusal names every line and field in `errors`, e.g. `line 7: verifier.kind`; nothing was imported.
+        """
+        check_size(request)
+        return idempotent(request, lambda: self._create(request))
+
+    def _create(self, request: Request) -> Response:
+        data = serializers.SuiteCreateSerializer(data=_with_header(request))
+        data.is_valid(raise_exception=True)
+        project = find_project(request.user, data.validated_data["project"], Permission.SUITE_CREATE)
+        try:
+            definition, tasks = read_upload(data.validated_data)
+        except SuiteError as error:
+            raise suite_problem(error) from error
+        suite = services.import_suite(project=project, definition=definition, tasks=tasks, by=caller(request))
+        return _accepted(request, suite)
+
+
+class SuiteImport(APIView):
+    @extend_schema(
+        request=serializers.SuiteImportSerializer,
+        responses={202: serializers.SuiteSerializer, 200: serializers.SuiteSerializer},
+    )
+    def post(self, request: Request) -> Response:
+        """Import a suite that comes with the platform."""
+        return idempotent(request, lambda: self._create(request))
+
+    @staticmethod
+    def _create(request: Request) -> Response:
+        data = serializers.SuiteImportSerializer(data=request.data)
+        data.is_valid(raise_exception=True)
+        project = find_project(request.user, data.validated_data["project"], Permission.SUITE_CREATE)
+        suite = import_source(project=project, source=data.validated_data["source"], by=caller(request))
+        return _accepted(request, suite)
+
+
+class SuiteDetail(APIView):
+    @extend_schema(responses=serializers.SuiteDetailSerializer)
+    def get(self, request: Request, pk: str) -> Response:
+        """The suite with counts by split, tag and cluster."""
+        suite: Any = selectors.find_suite(request.user, pk)
+        suite.representativeness = selectors.representativeness(suite)
+        return Response(serializers.SuiteDetailSerializer(suite).data)
+
+
+class SuiteRecheck(APIView):
+    @extend_schema(request=None, responses={202: serializers.SuiteSerializer})
+    def post(self, request: Request, pk: str) -> Response:
+        """Check the tasks of a failed suite again. Safe to repeat."""
+        suite = selectors.find_suite(request.user, pk)
+        return _accepted(request, services.recheck_suite(suite=suite, by=caller(request)))
+
+
+class TaskFilter(django_filters.FilterSet):
+    tag = django_filters.CharFilter(field_name="tags", lookup_expr="contains", method="with_tag")
+
+    class Meta:
+        model = Task
+        fields = ["split", "state", "cluster", "quarantine_code", "tag"]
+
+    def with_tag(self, tasks: QuerySet[Task], name: str, value: str) -> QuerySet[Task]:
+        return tasks.filter(tags__contains=[value])
+
+
+class TaskPagination(CursorPagination):
+    ordering = "position"
+
+
+class TaskList(generics.ListAPIView[Task]):
+    """Tasks in order of import. Prompts of held-out tasks need heldout:read, and each page with them is audited."""
+
+    serializer_class = serializers.TaskSerializer
+    queryset = Task.objects.none()
+    filterset_class = TaskFilter
+    pagination_class = TaskPagination
+
+    def get_queryset(self) -> QuerySet[Task]:
+        suite = selectors.find_suite(self.request.user, self.kwargs["pk"])
+        return selectors.visible_tasks(self.request.user).filter(suite=suite)
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        tasks = self.filter_queryset(self.get_queryset())
+        page: list[Task] = self.paginate_queryset(tasks) or []
+        show = _show_heldout(request, page)
+        context = {**self.get_serializer_context(), "show_heldout": show}
+        return self.get_paginated_response(serializers.TaskSerializer(page, many=True, context=context).data)
+
+
+class TaskDetail(APIView):
+    @extend_schema(responses=serializers.TaskDetailSerializer)
+    def get(self, request: Request, pk: str) -> Response:
+        """The task with its content; that of a held-out task needs heldout:read and is audited."""
+        task: Any = selectors.find_task(request.user, pk)
+        show = _show_heldout(request, [task])
+        readable = selectors.may_read_content(request.user, task)
+        task.content = msgspec.to_builtins(selectors.load_bundle(task)) if readable else None
+        return Response(serializers.TaskDetailSerializer(task, context={"show_heldout": show}).data)
+
+
+class TaskRelease(APIView):
+    @extend_schema(request=serializers.ReleaseSerializer, responses=serializers.TaskSerializer)
+    def post(self, request: Request, pk: str) -> Response:
+        """Take a task out of quarantine."""
+        task = selectors.find_task(request.user, pk)
+        data = serializers.ReleaseSerializer(data=request.data)
+        data.is_valid(raise_exception=True)
+        task = services.release_task(task=task, by=caller(request), reason=data.validated_data["reason"])
+        return Response(serializers.TaskSerializer(task, context={"show_heldout": False}).data)
+
+
+def _show_heldout(request: Request, tasks: list[Task]) -> bool:
+    """Whether held-out content among the tasks is shown; if so, that is audited first."""
+    heldout = [task for task in tasks if task.split == SplitName.HELDOUT]
+    if not heldout:
+        return False
+    suite = heldout[0].suite
+    if not has_permission(request.user, Permission.HELDOUT_READ, suite.project):
+        return False
+    services.note_heldout_look(suite=suite, by=caller(request), task_keys=[task.key for task in heldout])
+    return True
+
+
+def _with_header(request: Request) -> dict[str, Any]:
+    """The request's data; a multipart header is JSON text, in a field or a file."""
+    if not isinstance(request.data, Mapping):
+        return {}
+    data = {name: request.data[name] for name in request.data}
+    header = data.get("header")
+    if hasattr(header, "read"):
+        header = header.read().decode("utf-8", errors="replace")
+    if isinstance(header, str):
+        try:
+            data["header"] = json.loads(header)
+        except json.JSONDecodeError as error:
+            message = f"is not JSON: {error.msg} at line {error.lineno} column {error.colno}"
+            raise Problem(
+                "invalid", 400, "The suite was not imported.", [{"path": "header", "message": message}]
+            ) from error
+    return data
+
+
+def _accepted(request: Request, suite: Suite) -> Response:
+    counted = selectors.find_suite(request.user, suite.pk)
+    status = 202 if counted.state == SuiteState.CHECKING else 200
+    location = f"/api/v1/suites/{suite.pk}/"
+    return Response(serializers.SuiteSerializer(counted).data, status=status, headers={"Location": location})

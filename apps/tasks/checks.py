@@ -1,0 +1,137 @@
+"""The checks every task passes before it is used: sent to workers in chunks, applied once, sent again when lost."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from functools import partial
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from apps.accounts.models import User
+from apps.accounts.permissions import Permission, require
+from apps.audit.services import record
+from apps.tasks.models import SplitName, Suite, SuiteState, Task, TaskState
+from apps.tasks.states import SUITE_TRANSITIONS, TASK_TRANSITIONS, check_transition
+from gpu_workers.contracts import queues
+from gpu_workers.contracts.groups import jsonable
+from gpu_workers.contracts.messages import TaskCheck, VerifyItem, VerifyJob
+from ratchet.celery import app
+from ratchet.problems import Problem
+
+CHUNK = 50  # tasks a message: small enough to spread over workers
+LOST_AFTER = timedelta(minutes=5)  # without any check coming back
+
+
+def send_checks(suite: Suite) -> None:
+    """Send every unchecked task of a suite to the workers once the transaction is through."""
+    suite.checks_sent_at = timezone.now()
+    suite.save(update_fields=["checks_sent_at"])
+    tasks = list(suite.tasks.filter(state=TaskState.UNCHECKED).order_by("position").values_list("pk", "bundle"))
+    stamp = int(suite.checks_sent_at.timestamp())
+    for start in range(0, len(tasks), CHUNK):
+        items = [VerifyItem(task_id=str(pk), task=bundle) for pk, bundle in tasks[start : start + CHUNK]]
+        job = VerifyJob(job_id=f"verify-{suite.pk}-{stamp}-{start}", suite_id=str(suite.pk), items=items)
+        # robust: the suite is stored; what a broker that is down did not take is sent again by resend_checks.
+        transaction.on_commit(partial(_send, jsonable(job)), robust=True)
+
+
+def _send(job: dict[str, object]) -> None:
+    app.send_task(queues.JOB_VERIFY, args=[job], queue=queues.VERIFY)
+
+
+@transaction.atomic
+def apply_checks(*, suite_id: UUID | str, checks: Iterable[TaskCheck]) -> Suite | None:
+    """Mark tasks ready or quarantined; the suite is finished with its last one. A second report changes nothing.
+
+    None where the suite is gone.
+    """
+    suite = Suite.objects.select_for_update(of=("self",)).select_related("project").filter(pk=suite_id).first()
+    if suite is None:
+        return None
+    by_id = {check.task_id: check for check in checks}
+    tasks = list(suite.tasks.filter(pk__in=by_id, state=TaskState.UNCHECKED))
+    for task in tasks:
+        _apply(task, by_id[str(task.pk)])
+    Task.objects.bulk_update(tasks, ["state", "quarantine_code", "quarantine_message"], batch_size=500)
+    suite.checks_sent_at = timezone.now()
+    suite.save(update_fields=["checks_sent_at"])
+    if suite.state == SuiteState.CHECKING and not suite.tasks.filter(state=TaskState.UNCHECKED).exists():
+        finish_checks(suite)
+    return suite
+
+
+def finish_checks(suite: Suite) -> None:
+    """Ready, or failed where a split has no usable task left. The caller holds the suite's row."""
+    counts = Counter(suite.tasks.values_list("split", "state"))
+    splits = [split for split in SplitName.values if any(name == split for name, _ in counts)]
+    empty = [split for split in splits if not counts[split, TaskState.READY]]
+    num_quarantined = sum(n for (_, state), n in counts.items() if state == TaskState.QUARANTINED)
+    state = SuiteState.FAILED if empty else SuiteState.READY
+    if state == suite.state:
+        return
+    check_transition(SUITE_TRANSITIONS, suite.state, state)
+    suite.state = state
+    suite.status_message = _failure(suite, empty) if empty else _success(num_quarantined)
+    suite.save(update_fields=["state", "status_message"])
+    after = {"suite": str(suite), "state": suite.state, "num_quarantined": num_quarantined}
+    record(tag="system:suite:check", by=None, project=suite.project, subject=suite, after=after)
+
+
+@transaction.atomic
+def recheck_suite(*, suite: Suite, by: User | None) -> Suite:
+    """Check the quarantined tasks of a failed suite again, e.g. when the sandbox was missing. Raises Problem 409."""
+    require(by, Permission.SUITE_CREATE, suite.project)
+    suite = Suite.objects.select_for_update(of=("self",)).select_related("project").get(pk=suite.pk)
+    if suite.state == SuiteState.CHECKING:
+        return suite
+    if suite.state != SuiteState.FAILED:
+        raise Problem("suite_frozen", 409, f"{suite} is ready and frozen: import changed content as a new version.")
+    check_transition(TASK_TRANSITIONS, TaskState.QUARANTINED, TaskState.UNCHECKED)
+    check_transition(SUITE_TRANSITIONS, suite.state, SuiteState.CHECKING)
+    suite.tasks.filter(state=TaskState.QUARANTINED).update(
+        state=TaskState.UNCHECKED, quarantine_code="", quarantine_message=""
+    )
+    suite.state, suite.status_message = SuiteState.CHECKING, "Checking again."
+    suite.save(update_fields=["state", "status_message"])
+    send_checks(suite)
+    record(tag="user:suite:recheck", by=by, project=suite.project, subject=suite, after={"suite": str(suite)})
+    return suite
+
+
+@transaction.atomic
+def resend_checks() -> int:
+    """Send again what no worker has answered for long; returns the number of suites."""
+    waiting = Suite.objects.select_for_update(skip_locked=True, of=("self",)).filter(
+        state=SuiteState.CHECKING, checks_sent_at__lt=timezone.now() - LOST_AFTER
+    )
+    suites = list(waiting)
+    for suite in suites:
+        send_checks(suite)
+    return len(suites)
+
+
+def _apply(task: Task, check: TaskCheck) -> None:
+    state = TaskState.READY if check.ok else TaskState.QUARANTINED
+    check_transition(TASK_TRANSITIONS, task.state, state)
+    task.state = state
+    if not check.ok:
+        task.quarantine_code, task.quarantine_message = str(check.reason_code)[:40], check.message
+
+
+def _success(num_quarantined: int) -> str:
+    if not num_quarantined:
+        return "Every task passed its check."
+    return f"{num_quarantined} tasks are in quarantine: their own check failed, each with its reason."
+
+
+def _failure(suite: Suite, empty: Sequence[str]) -> str:
+    quarantined = suite.tasks.filter(state=TaskState.QUARANTINED)
+    codes = Counter(quarantined.values_list("quarantine_code", flat=True))
+    code, num = codes.most_common(1)[0]
+    example = quarantined.filter(quarantine_code=code).order_by("position").values_list("quarantine_message", flat=True)
+    return (
+        f"No usable task is left in {' and '.join(empty)}. Most often ({num} tasks): {code}: {example[0]} "
+        "Correct the tasks and import again; if the cause was the machine, ask for the checks again."
+    )
