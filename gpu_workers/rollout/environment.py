@@ -54,7 +54,7 @@ class ToolEnvironment:
             self._sandbox = self._backend.create(self._contract)
             await self._sandbox.start()
             try:
-                self._toolbox = ToolBox(self._sandbox, self._tools)
+                self._toolbox = ToolBox(self._sandbox, self._tools, self._contract.limits.output_bytes)
             except ToolError as error:
                 raise WorkerError(Boundary.ENVIRONMENT, str(error), retryable=False) from error
         return self._toolbox

@@ -26,8 +26,9 @@ _REASON_OF_STOP = {
 
 def blame(record: EpisodeRecord, error: WorkerError) -> None:
     """No verdict because a part outside the policy failed: the reward is null, never 0."""
-    reason = _REASON_OF_BOUNDARY.get(error.boundary, ReasonCode.ENGINE_ERROR)
-    _without_verdict(record, reason, error.boundary, str(error))
+    # A policy cannot cause a WorkerError: what bears its name here is a task that asks for the impossible.
+    boundary = Boundary.ENVIRONMENT if error.boundary is Boundary.POLICY else error.boundary
+    _without_verdict(record, _REASON_OF_BOUNDARY[boundary], boundary, str(error))
 
 
 def blame_deadline(record: EpisodeRecord) -> None:

@@ -17,7 +17,7 @@ from gpu_workers.contracts.store import ObjectStore, StoreError
 from gpu_workers.contracts.tasks import TaskBundle
 from gpu_workers.rollout.environment import ToolEnvironment
 from gpu_workers.rollout.episode import Episode, EpisodeSetup, run_episode
-from gpu_workers.sessions.chat import ChatTemplate, TemplateError, load_template
+from gpu_workers.sessions.chat import ChatTemplate, TemplateError, find_template
 
 VERIFY_SHARE = 0.2  # of the time left at the start, kept for the verdicts
 
@@ -114,14 +114,8 @@ async def _open_engine(job: RolloutJob, services: GroupServices) -> tuple[Rollou
 
 
 def _template(model_path: str, models_dir: Path) -> ChatTemplate:
-    """Tokeniser and chat template of a served model; the engine's own folder, or ours of the same name."""
-    folders = [Path(model_path), models_dir / Path(model_path).name]
-    folder = next((folder for folder in folders if (folder / "tokenizer.json").is_file()), None)
-    if folder is None:
-        message = f"no tokenizer for the engine's model {model_path!r}: put its tokenizer files into {folders[1]}"
-        raise WorkerError(Boundary.INFRASTRUCTURE, message, retryable=False)
     try:
-        return load_template(folder)
+        return find_template(model_path, models_dir)
     except TemplateError as error:
         raise WorkerError(Boundary.INFRASTRUCTURE, str(error), retryable=False) from error
 

@@ -139,6 +139,15 @@ def load_template(model_dir: Path) -> ChatTemplate:
     return ChatTemplate(model_dir)
 
 
+def find_template(model_path: str, models_dir: Path) -> ChatTemplate:
+    """Template of the model an engine serves: its own folder where that is readable here, else ours of that name."""
+    folders = [Path(model_path), models_dir / Path(model_path).name]
+    folder = next((folder for folder in folders if (folder / "tokenizer.json").is_file()), None)
+    if folder is None:
+        raise TemplateError(f"no tokenizer for the engine's model {model_path!r}: put its files into {folders[1]}")
+    return load_template(folder)
+
+
 def _as_user(message: dict[str, str]) -> dict[str, str]:
     return {"role": "user", "content": f"Result: {message['content']}"}
 

@@ -41,6 +41,7 @@ ADJECTIVES = (
     "red", "blue", "green", "old", "small", "large", "copper", "steel", "oak", "glass", "silver", "plastic", "round",
     "heavy", "light", "striped",
 )  # fmt: skip
+ANSWER_PATTERN = r"\A\s*(?:Answer:)?\s*(-?\d+(?:\.\d+)?)\s*\.?\s*\Z"  # one number: a list of guesses is no answer
 VALUES = {"price": (11, 98), "stock": (101, 899), "weight": (12, 79)}
 
 DEFINITION = SuiteDefinition(
@@ -194,9 +195,9 @@ def _task(key: str, template: str, split: Split, rng: random.Random) -> TaskBund
             files={TABLE_FILE: json.dumps(world.table)},
             limits=Limits(tool_timeout_seconds=5.0, episode_timeout_seconds=60.0),
         ),
-        verifier=VerifierSpec(kind=VerifierKind.NUMBER, expected=plan.answer),
+        verifier=VerifierSpec(kind=VerifierKind.NUMBER, config={"pattern": ANSWER_PATTERN}, expected=plan.answer),
         reference=_solution(plan),
-        known_bad=[f"Answer: {wrong}", "Answer: unknown", f"Answer: {-plan.answer - 1}"],
+        known_bad=[f"Answer: {wrong}", "Answer: unknown", f"Answer: {wrong} {plan.answer}", plan.calls[-1].text],
         cluster=f"{template}/{family}",
         tags=[template],
     )

@@ -1,0 +1,1 @@
+"""The gateway: an OpenAI-compatible endpoint whose models are a project's channels."""
