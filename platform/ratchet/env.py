@@ -258,4 +258,11 @@ def _secret(read: _Reader, name: str, mode: Mode, home: Home, *, least: int) -> 
         return f"test-{name}-".ljust(least, "x")
     if read.problems:  # do not make a folder that was refused
         return ""
-    return home.secret(name.lower())
+    try:
+        return home.secret(name.lower())
+    except OSError as error:
+        read.problems.append(
+            f"RATCHET_HOME={home.root} cannot keep a secret ({error.strerror}): set it to a folder that user "
+            f"{os.geteuid()} may write, on a disk with space."
+        )
+        return ""

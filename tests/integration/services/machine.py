@@ -37,6 +37,7 @@ class Machine:
     root: Path
     variables: dict[str, str] = field(default_factory=dict)
     prefix: tuple[str, ...] = ()
+    python: str = sys.executable
     process: subprocess.Popen[str] | None = None
 
     @property
@@ -57,7 +58,7 @@ class Machine:
         )
 
     def command(self, *arguments: str) -> list[str]:
-        return [*self.prefix, sys.executable, "-m", "ratchet.services", *arguments]
+        return [*self.prefix, self.python, "-m", "ratchet.services", *arguments]
 
     def run(self, *arguments: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
