@@ -125,7 +125,7 @@ USE_TZ = True
 USE_I18N = False
 
 STATIC_URL = "/static/"
-STATIC_ROOT = ENV.home.root / "static"
+STATIC_ROOT: Path | None = ROOT / "staticfiles"
 STATICFILES_DIRS: list[Any] = [
     ROOT / "frontend" / "static",
     ("vendor", Path(plotly.__file__).parent / "package_data"),

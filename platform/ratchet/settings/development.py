@@ -2,5 +2,6 @@
 
 from ratchet.settings.base import *  # noqa: F403
 
+STATIC_ROOT = None  # nothing is collected: files are served from where they lie
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG

@@ -5,7 +5,6 @@ The server itself is started by tests/conftest.py, and only when a test needs th
 
 import os
 import tempfile
-from pathlib import Path
 
 os.environ["RATCHET_ENV"] = "test"
 if "RATCHET_HOME" not in os.environ:
@@ -17,6 +16,7 @@ PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
 CELERY_BROKER_URL = "memory://"
 DATABASES["default"]["OPTIONS"].pop("pool")  # the test database is dropped at the end: no connection may linger
-STATIC_ROOT = Path(tempfile.gettempdir()) / "ratchet-test-static"
+STATIC_ROOT = None
+WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = True
 STATICFILES_DIRS = [entry for entry in STATICFILES_DIRS if isinstance(entry, tuple) or entry.exists()]
