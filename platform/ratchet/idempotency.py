@@ -34,19 +34,19 @@ class IdempotentCreateMixin:
 
 def idempotent(request: Request, answer: Callable[[], Response]) -> Response:
     """Answer a request once per key of its user. Raises Problem where the key cannot be used."""
-    from apps.accounts.models import IdempotencyKey
+    from apps.accounts.models import IdempotencyKey, User
 
-    key = request.headers.get(HEADER, "")
-    if not key:
+    key, user = request.headers.get(HEADER, ""), request.user
+    if not key or not isinstance(user, User):
         return answer()
     if len(key) > _MAX_KEY:
         raise Problem("idempotency_key_invalid", 400, f"{HEADER} is longer than {_MAX_KEY} characters.")
     body_hash = _body_hash(request)
     try:
         with transaction.atomic():
-            row = IdempotencyKey.objects.create(user=request.user, key=key, path=request.path, body_hash=body_hash)
+            row = IdempotencyKey.objects.create(user=user, key=key, path=request.path, body_hash=body_hash)
     except IntegrityError:
-        row = IdempotencyKey.objects.get(user=request.user, key=key)
+        row = IdempotencyKey.objects.get(user=user, key=key)
         abandoned = row.status_code is None and row.created_at < timezone.now() - _ABANDONED
         if not (abandoned and row.path == request.path and row.body_hash == body_hash):
             return _replay(row, request.path, body_hash)

@@ -5,7 +5,7 @@ from ratchet.settings.base import *  # noqa: F403
 DEBUG = False
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 SECURE_SSL_REDIRECT = True
-SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^metrics$"]  # probes come without the proxy
+SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^metrics$", r"^internal/"]  # probes and gateways come without the proxy
 SECURE_HSTS_SECONDS = 31_536_000
 SECURE_HSTS_INCLUDE_SUBDOMAINS = True
 SESSION_COOKIE_SECURE = True
