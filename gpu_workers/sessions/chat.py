@@ -41,7 +41,7 @@ class ChatTemplate:
         self._template = _load_template(model_dir, config)
         self.eos_id = self._find_eos()
         self._special = _special_tokens(self._tokenizer)
-        self._eos_text = self._tokenizer.id_to_token(self.eos_id)
+        self._eos_text = self._names["eos_token"]
         self.has_tool_role = True
         self.has_tool_role = self._accepts_tool_role()
         self.context_limit = _context_limit(model_dir)

@@ -80,7 +80,7 @@ def parse_suite(header: Mapping[str, Any], lines: Iterable[str]) -> Suite:
         problems.append(SuiteProblem(1, "", "the file holds no task"))
     if problems or parsed is None:
         raise SuiteError(sorted(problems, key=lambda problem: problem.line)[:MAX_PROBLEMS])
-    return _definition(parsed), [_task(row, parsed) for _, row in rows]
+    return _definition(parsed), [(row.split, _task(row, parsed)) for _, row in rows]
 
 
 def _convert(data: Any, kind: type[Any], line: int, problems: list[SuiteProblem]) -> Any:
