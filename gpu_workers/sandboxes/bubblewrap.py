@@ -61,7 +61,9 @@ def check_contract(contract: EnvironmentContract) -> None:
         )
     for name in contract.environment:
         if not NAME.match(name):
-            raise WorkerError(Boundary.ENVIRONMENT, f"contract.environment: {name!r} is not a variable name", retryable=False)
+            raise WorkerError(
+                Boundary.ENVIRONMENT, f"contract.environment: {name!r} is not a variable name", retryable=False
+            )
     for path in contract.files:
         workspace_path(path)
 
@@ -95,12 +97,14 @@ class BubblewrapSandbox:
         """Start the namespaces and write the contract's files."""
         assert self._state == "new", "a sandbox starts once"
         bwrap, python = command.find_bwrap(), command.find_python()
-        descriptors = [sealed(filter_program(), "seccomp"), sealed(python.server, "server"), os.open(bwrap, os.O_RDONLY)]
+        descriptors = [
+            sealed(filter_program(), "seccomp"),
+            sealed(python.server, "server"),
+            os.open(bwrap, os.O_RDONLY),
+        ]
         # By descriptor: the binary may lie in a folder that the sandbox's user cannot enter.
         binary = f"/proc/self/fd/{descriptors[2]}"
-        argv = command.command_line(
-            binary, python, self.contract, seccomp_fd=descriptors[0], server_fd=descriptors[1]
-        )
+        argv = command.command_line(binary, python, self.contract, seccomp_fd=descriptors[0], server_fd=descriptors[1])
         try:
             await self._channel.start(
                 argv, identity=self._identity, pass_fds=descriptors, timeout=START_TIMEOUT_SECONDS
@@ -138,7 +142,9 @@ class BubblewrapSandbox:
         """Run a program in the workspace. Raises WorkerError(INFRASTRUCTURE) when the sandbox itself broke."""
         if not argv or len(stdin) > MAX_STDIN or any("\0" in a for a in argv):
             raise WorkerError(
-                Boundary.POLICY, f"exec needs a program, no NUL bytes and at most {MAX_STDIN} bytes of input", retryable=False
+                Boundary.POLICY,
+                f"exec needs a program, no NUL bytes and at most {MAX_STDIN} bytes of input",
+                retryable=False,
             )
         message = {"op": "exec", "argv": list(argv), "stdin": stdin}
         return await self._call(message, " ".join(argv), timeout_seconds)
@@ -174,7 +180,9 @@ class BubblewrapSandbox:
         message = {"op": "read", "path": workspace_path(path), "limit": limit}
         reply = await self._request(message, f"read {path}", None, output_limit=limit + 1)
         if reply.exit_code != 0:
-            raise WorkerError(Boundary.POLICY, f"cannot read: {reply.stderr.decode(errors='replace').strip()}", retryable=False)
+            raise WorkerError(
+                Boundary.POLICY, f"cannot read: {reply.stderr.decode(errors='replace').strip()}", retryable=False
+            )
         return reply.stdout[:limit]
 
     async def files(self) -> dict[str, bytes]:
@@ -231,9 +239,7 @@ class BubblewrapSandbox:
             if self._state != "running":
                 raise self._broken(self._ended_because or "not started")
             try:
-                reply = await self._channel.request(
-                    message, timeout=timeout + GRACE_SECONDS, output_limit=output_limit
-                )
+                reply = await self._channel.request(message, timeout=timeout + GRACE_SECONDS, output_limit=output_limit)
             except TimeoutError:
                 await self._end("no answer in time")
                 reply = Reply(-9, b"", b"", timeout + GRACE_SECONDS, timed_out=True, truncated=False, limit_hit="")

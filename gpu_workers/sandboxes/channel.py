@@ -199,5 +199,3 @@ async def _readable(fd: int) -> None:
         await ready
     finally:
         loop.remove_reader(fd)
-
-

@@ -22,7 +22,9 @@ TMP_BYTES = 64 * 2**20
 WORKSPACE = "/workspace"
 PATH = "/usr/local/bin:/usr/bin:/bin"
 RESIDENT = Path(__file__).with_name("resident.py")
-COMPILE = "import marshal,sys;sys.stdout.buffer.write(marshal.dumps(compile(sys.stdin.buffer.read(),'resident','exec')))"
+COMPILE = (
+    "import marshal,sys;sys.stdout.buffer.write(marshal.dumps(compile(sys.stdin.buffer.read(),'resident','exec')))"
+)
 MIN_PYTHON = (3, 9)
 
 NAMESPACES = (

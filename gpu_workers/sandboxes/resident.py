@@ -244,7 +244,8 @@ def be_child(request, channel, out_write, err_write):
         os.dup2(out_write if request["op"] in ("exec", "run") else err_write, 1)
         os.dup2(err_write, 2)
         os.chdir(WORKSPACE)
-        set_dumpable(1)
+        if request["op"] != "call":  # a tool's or verifier's own memory stays closed to what it starts
+            set_dumpable(1)
         code = OPERATIONS[request["op"]](request, out_write)
     except OSError as error:
         os.write(2, (request["op"] + ": " + str(error) + "\n").encode())

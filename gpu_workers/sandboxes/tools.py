@@ -145,9 +145,7 @@ def _record(name: str, done: ExecResult, text: str) -> ToolCallRecord:
     result = text
     if problem:
         result = f"{text}\n[{problem}]" if text and shell_like else f"Error: {problem}"
-    return ToolCallRecord(
-        name=name, result=result, ok=not problem, error=problem[:MAX_ERROR], truncated=done.truncated
-    )
+    return ToolCallRecord(name=name, result=result, ok=not problem, error=problem[:MAX_ERROR], truncated=done.truncated)
 
 
 def _problem(done: ExecResult) -> str:

@@ -39,7 +39,9 @@ def check_config(config: Mapping[str, Any], known: Mapping[str, type | tuple[typ
     """Refuse unknown or mistyped settings of a verifier. Raises TaskError naming the setting."""
     for name, value in config.items():
         if name not in known:
-            raise TaskError(f"verifier.config.{name}: unknown for kind {kind!r}; known are {', '.join(known) or 'none'}")
+            raise TaskError(
+                f"verifier.config.{name}: unknown for kind {kind!r}; known are {', '.join(known) or 'none'}"
+            )
         wanted = known[name]
         wants_bool = wanted is bool
         if not isinstance(value, wanted) or (isinstance(value, bool) and not wants_bool):

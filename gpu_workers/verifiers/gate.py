@@ -1,0 +1,64 @@
+"""The gate of a task before any run may use it: the reference passes, bad answers fail, repeats agree."""
+
+from gpu_workers.contracts.enums import Boundary, ReasonCode, Verdict
+from gpu_workers.contracts.messages import TaskCheck
+from gpu_workers.contracts.seams import FinishedEpisode, SandboxBackend, Verifier, VerifierResult, WorkerError
+from gpu_workers.contracts.tasks import TaskBundle
+from gpu_workers.sandboxes.tools import ToolError, load_tool
+from gpu_workers.verifiers.reference import answer_episode, reference_episode
+from gpu_workers.verifiers.registry import get_verifier
+from gpu_workers.verifiers.results import TaskError
+
+
+async def check_task(task: TaskBundle, backend: SandboxBackend, repeats: int = 2, *, task_id: str = "") -> TaskCheck:
+    """Judge a task's own reference, the empty answer and every known-bad answer `repeats` times each.
+
+    `ok` False names the first thing that is wrong. Raises WorkerError(INFRASTRUCTURE) when this host has no sandbox.
+    """
+    name = task_id or task.key
+    try:
+        verifier = get_verifier(task.verifier, backend)
+        if not task.terminal_call:
+            for tool in task.tools:
+                load_tool(tool)
+        backend.create(task.contract)
+        reference = await reference_episode(task, backend)
+    except (TaskError, ToolError) as error:
+        return TaskCheck(task_id=name, ok=False, reason_code=ReasonCode.TASK_INVALID, message=str(error))
+    except WorkerError as error:
+        if error.retryable or "SANDBOX_UNAVAILABLE" in str(error):
+            raise
+        return TaskCheck(task_id=name, ok=False, reason_code=ReasonCode.TASK_INVALID, message=str(error))
+    trials = [("the reference", reference, Verdict.PASS), ("the empty answer", answer_episode(task, ""), Verdict.FAIL)]
+    for index, answer in enumerate(task.known_bad):
+        trials.append((f"known_bad[{index}]", answer_episode(task, answer), Verdict.FAIL))
+    for what, episode, wanted in trials:
+        if problem := await _try(verifier, task, what, episode, wanted, max(1, repeats)):
+            return TaskCheck(task_id=name, ok=False, reason_code=problem[0], message=problem[1])
+    return TaskCheck(task_id=name, ok=True)
+
+
+async def _try(
+    verifier: Verifier, task: TaskBundle, what: str, episode: FinishedEpisode, wanted: Verdict, repeats: int
+) -> tuple[ReasonCode, str] | None:
+    """Reason and message of what is wrong with one trial; None when it is as wanted every time."""
+    results: list[VerifierResult] = []
+    is_empty = not episode.answer
+    for _ in range(repeats):
+        result = await verifier.verify(task, episode)
+        if result.reason_code == ReasonCode.SANDBOX_UNAVAILABLE:
+            raise WorkerError(Boundary.INFRASTRUCTURE, result.message)
+        results.append(result)
+    verdicts = {(result.verdict, result.score) for result in results}
+    if len(verdicts) > 1:
+        seen = ", ".join(f"{result.verdict} {result.score}" for result in results)
+        return ReasonCode.VERIFIER_FLAKY, f"{what}: {repeats} repeats disagree: {seen}"
+    result = results[0]
+    if result.verdict == wanted and (wanted == Verdict.PASS or not result.score or not is_empty):
+        return None
+    if result.verdict == wanted:
+        return ReasonCode.TASK_INVALID, f"{what} earns {result.score:g}; doing nothing must earn 0"
+    said = f"{result.reason_code} {result.message}".strip()
+    if result.verdict == Verdict.ERROR:
+        return ReasonCode(result.reason_code), f"{what}: the verifier gave no verdict: {said}"
+    return ReasonCode.TASK_INVALID, f"{what} should {wanted}, but the verdict is {result.verdict}: {said}"
