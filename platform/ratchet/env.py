@@ -56,6 +56,7 @@ class Env:
     worker_secret: str
     rollout_concurrency: int
     torch_threads: int
+    trainer_ranks: int
 
     @property
     def gateway_url(self) -> str:
@@ -68,7 +69,7 @@ VARIABLES = frozenset(
         "RATCHET_HOME", "RATCHET_ENV", "DEBUG", "LOG_LEVEL", "SECRET_KEY", "ALLOWED_HOSTS", "PUBLIC_URL",
         "DATABASE_URL", "DATABASE_POOL_SIZE", "REDIS_URL", "CELERY_BROKER_URL", "OBJECT_STORE_URL",
         "RATCHET_ENGINE_PORT", "RATCHET_ENGINE_MODEL", "RATCHET_GATEWAY_PORT", "RATCHET_WORKER_SECRET",
-        "ROLLOUT_CONCURRENCY", "TORCH_THREADS", "RATCHET_PORT", "ROLLOUT_ENGINE_URLS",
+        "ROLLOUT_CONCURRENCY", "TORCH_THREADS", "RATCHET_TRAINER_RANKS", "RATCHET_PORT", "ROLLOUT_ENGINE_URLS",
     }
 )  # fmt: skip
 
@@ -182,7 +183,7 @@ def load_env(values: Mapping[str, str] | None = None, *, root: Path = ROOT) -> E
         gateway_port=gateway_port,
         worker_secret=_secret(read, "RATCHET_WORKER_SECRET", mode, home, least=32),
         rollout_concurrency=read.number("ROLLOUT_CONCURRENCY", 8, 1, 512),
-        torch_threads=read.number("TORCH_THREADS", 1, 1, 256),
+        torch_threads=read.number("TORCH_THREADS", "RATCHET_TRAINER_RANKS", 1, 1, 256),
     )
     if read.problems:
         raise EnvError(read.problems)

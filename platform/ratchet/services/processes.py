@@ -107,12 +107,14 @@ def data_environment(env: Env) -> dict[str, str]:
     threads = str(env.torch_threads)
     return system_environment() | {
         "PYTHONPATH": str(ROOT),
+        "RATCHET_ENV": str(env.mode),  # production refuses sandboxes that isolate nothing
         "RATCHET_HOME": str(env.home.root),
         "REDIS_URL": env.redis_url,
         "CELERY_BROKER_URL": env.celery_broker_url,
         "OBJECT_STORE_URL": env.object_store_url,
         "ROLLOUT_ENGINE_URLS": ",".join(env.engine_urls),
         "RATCHET_CONTROL_URL": f"http://127.0.0.1:{env.port}",
+        "RATCHET_TRAINER_RANKS": str(env.trainer_ranks),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "OMP_WAIT_POLICY": "PASSIVE",  # idle threads of one process must not burn another's cores
@@ -124,7 +126,6 @@ def control_environment(env: Env) -> dict[str, str]:
     """What the control plane gets: everything, with the addresses of embedded parts filled in."""
     return data_environment(env) | {
         "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}",
-        "RATCHET_ENV": str(env.mode),
         "DEBUG": str(env.debug).lower(),
         "LOG_LEVEL": env.log_level,
         "SECRET_KEY": env.secret_key,

@@ -30,10 +30,14 @@ def default_env(tmp_path: Path) -> Env:
 
 
 def worker_variables() -> set[str]:
-    """Names of variables in the workers' settings: every literal in capitals."""
-    tree = ast.parse((ROOT / "gpu_workers" / "settings.py").read_text())
-    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    return {text for text in texts if re.fullmatch(r"[A-Z][A-Z_]+", text)}
+    """Names of the variables that workers read: literals in capitals of their settings, RATCHET_… anywhere."""
+    names: set[str] = set()
+    for path in (ROOT / "gpu_workers").rglob("*.py"):
+        pattern = r"[A-Z][A-Z_]+" if path.name == "settings.py" else r"RATCHET_[A-Z_]+"
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(pattern, node.value):
+                names.add(node.value)
+    return names
 
 
 def test_every_process_is_there_and_no_other(services: dict[str, Any]) -> None:

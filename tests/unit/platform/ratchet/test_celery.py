@@ -1,0 +1,34 @@
+"""The control plane's Celery app: JSON only, every job has its queue, ticks never pile up."""
+
+import pytest
+
+from gpu_workers.contracts import queues
+from ratchet.celery import app
+
+
+def test_messages_are_json_only() -> None:
+    assert app.conf.accept_content == ["json"]
+    assert app.conf.task_serializer == "json"
+    assert app.conf.task_acks_late and app.conf.task_ignore_result
+
+
+@pytest.mark.parametrize("job", [name for name in dir(queues) if name.startswith("JOB_")])
+def test_every_job_has_its_queue(job: str) -> None:
+    name = getattr(queues, job)
+    queue = app.amqp.router.route({}, name)["queue"].name
+    expected = {"ratchet.ingest_report": "ingest", "ratchet.heartbeat": "heartbeat", "ratchet.rollout_group": "rollout"}
+    expected |= {"ratchet.verify_tasks": "verify", "ratchet.train_run": "train", "ratchet.install_policy": "fleet"}
+    assert queue == expected[name]
+
+
+def test_ticks_are_known_jobs_that_expire_within_their_period() -> None:
+    app.loader.import_default_modules()
+    assert {entry["task"] for entry in app.conf.beat_schedule.values()} == {
+        "apps.runs.jobs.tick",
+        "apps.runs.jobs.reap_leases",
+        "apps.evaluations.jobs.tick",
+    }
+    for entry in app.conf.beat_schedule.values():
+        assert entry["task"] in app.tasks
+        assert entry["options"]["queue"] == queues.CONTROL
+        assert 0 < entry["options"]["expires"] <= entry["schedule"]
