@@ -1,14 +1,13 @@
 """Evaluations and their arms and items, gate policies, and the ledger of looks at held-out sets."""
 
-from uuid6 import uuid7
-
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from uuid6 import uuid7
 
 from apps.accounts.models import Project
 from apps.policies.models import Policy
-from apps.runs.models import Checkpoint, Group, Run
+from apps.runs.models import Checkpoint, FleetInstall, Group, Run
 from apps.tasks.models import Suite, Task
 
 
@@ -41,10 +40,24 @@ class Evaluation(models.Model):
     samples = models.PositiveSmallIntegerField(default=1)  # k episodes per task and arm
     sampling = models.JSONField(default=dict)  # max_new_tokens, temperature, top_p, seed
     plan_hash = models.CharField(max_length=64)  # suite hash, tasks, arms, sampling, samples
+    install = models.ForeignKey(FleetInstall, null=True, on_delete=models.SET_NULL, related_name="+")  # of the arms
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL)
     created_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(state__in=["finished", "failed", "cancelled"], finished_at__isnull=False)
+                | Q(state__in=["queued", "running"], finished_at__isnull=True),
+                name="evaluation_finished_when_final",
+            )
+        ]
+        indexes = [models.Index(fields=["project", "state"]), models.Index(fields=["run", "purpose"])]
+
+    def __str__(self) -> str:
+        return f"{self.purpose} of {self.suite} {self.split}"
 
 
 class EvaluationArm(models.Model):
@@ -68,6 +81,16 @@ class EvaluationArm(models.Model):
         ]
         ordering = ["position"]
 
+    def __str__(self) -> str:
+        return self.label
+
+    @property
+    def engine_name(self) -> str:
+        """Name of the arm's adapter on engines; empty for a bare base model."""
+        subject = self.policy or self.checkpoint
+        assert subject is not None
+        return subject.engine_name
+
 
 class EvaluationItem(models.Model):
     """One task under one arm; `group` once it was sent. Items are sent in order of `position` (arms interleaved)."""
@@ -77,10 +100,14 @@ class EvaluationItem(models.Model):
     task = models.ForeignKey(Task, on_delete=models.PROTECT, related_name="+")
     position = models.PositiveIntegerField()
     group = models.OneToOneField(Group, null=True, on_delete=models.SET_NULL, related_name="evaluation_item")
+    num_tries = models.PositiveSmallIntegerField(default=0)  # groups made for it; each is dispatched several times
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["arm", "task"], name="item_unique")]
         ordering = ["position"]
+
+    def __str__(self) -> str:
+        return f"{self.arm} on {self.task}"
 
 
 class GatePolicy(models.Model):
@@ -103,6 +130,9 @@ class GatePolicy(models.Model):
         ]
         verbose_name_plural = "gate policies"
 
+    def __str__(self) -> str:
+        return f"{self.slug}@{self.version}"
+
 
 class HeldoutLook(models.Model):
     """One look at a held-out set: α spent, by whom, with which verdict."""
@@ -117,3 +147,6 @@ class HeldoutLook(models.Model):
     class Meta:
         constraints = [models.UniqueConstraint(fields=["suite", "number"], name="look_number_unique")]
         ordering = ["number"]
+
+    def __str__(self) -> str:
+        return f"look {self.number} at {self.suite}"

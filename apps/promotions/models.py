@@ -1,10 +1,9 @@
 """Gates (evidence and verdict) and decisions (people)."""
 
-from uuid6 import uuid7
-
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from uuid6 import uuid7
 
 from apps.accounts.models import Project
 from apps.evaluations.models import Evaluation, GatePolicy
@@ -45,6 +44,10 @@ class Gate(models.Model):
     submitted_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
     computed_at = models.DateTimeField(null=True)
+    regression = models.OneToOneField(
+        Evaluation, null=True, on_delete=models.PROTECT, related_name="replayed_gate"
+    )  # replay after the promotion
+    regression_result = models.JSONField(default=dict)  # {status, words, num_better, num_worse, p, tasks}
 
     class Meta:
         constraints = [
@@ -54,6 +57,9 @@ class Gate(models.Model):
                 name="gate_verdict_has_evidence",
             ),
         ]
+
+    def __str__(self) -> str:
+        return f"gate {self.number}: {self.candidate} against {self.incumbent}"
 
 
 class DecisionKind(models.TextChoices):
@@ -87,3 +93,6 @@ class Decision(models.Model):
                 name="decision_override_has_second",
             ),
         ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} on gate {self.gate.number}"

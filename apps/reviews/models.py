@@ -1,10 +1,9 @@
 """Review items sampled with a stored probability, and the labels people give them."""
 
-from uuid6 import uuid7
-
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from uuid6 import uuid7
 
 from apps.accounts.models import Project
 from apps.runs.models import Episode
@@ -25,8 +24,9 @@ class ReviewItem(models.Model):
     stratum = models.CharField(max_length=120)
     inclusion_probability = models.FloatField()
     why = models.CharField(max_length=100)  # random slice, tamper flag, long tail, …
-    position = models.FloatField()  # random order within the stratum's priority
+    position = models.FloatField()  # random order; suspicious ones tend to come earlier
     state = models.CharField(max_length=16, choices=ItemState, default=ItemState.OPEN)
+    skip_reason = models.CharField(max_length=200, blank=True)
     reserved_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
@@ -45,6 +45,9 @@ class ReviewItem(models.Model):
             ),
         ]
         indexes = [models.Index(fields=["project", "state", "position"])]
+
+    def __str__(self) -> str:
+        return f"review item {self.id}"
 
 
 class LabelVerdict(models.TextChoices):
@@ -72,3 +75,6 @@ class Label(models.Model):
                 fields=["item", "reviewer"], condition=Q(undone_at__isnull=True), name="label_one_per_reviewer"
             )
         ]
+
+    def __str__(self) -> str:
+        return f"{self.verdict} by {self.reviewer}"
