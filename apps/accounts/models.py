@@ -82,6 +82,7 @@ class IdempotencyKey(models.Model):
     body_hash = models.CharField(max_length=64)
     status_code = models.PositiveSmallIntegerField(null=True)  # null: in flight
     response = models.JSONField(null=True)
+    location = models.CharField(max_length=300, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

@@ -9,6 +9,7 @@ use_settings()
 
 _TICK_SECONDS = 2.0
 _REAP_SECONDS = 5.0
+_RESEND_SECONDS = 60.0
 
 
 def _tick(task: str, seconds: float) -> dict[str, object]:
@@ -44,6 +45,7 @@ app.conf.update(
     beat_schedule={
         "advance runs": _tick("apps.runs.jobs.tick", _TICK_SECONDS),
         "reap leases": _tick("apps.runs.jobs.reap_leases", _REAP_SECONDS),
+        "resend checks": _tick("apps.tasks.jobs.resend_checks", _RESEND_SECONDS),
         "advance evaluations": _tick("apps.evaluations.jobs.tick", _TICK_SECONDS),
     },
 )

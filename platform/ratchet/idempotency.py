@@ -37,7 +37,7 @@ def idempotent(request: Request, answer: Callable[[], Response]) -> Response:
     from apps.accounts.models import IdempotencyKey, User
 
     key, user = request.headers.get(HEADER, ""), request.user
-    if not key or not isinstance(user, User):
+    if not key or not isinstance(user, User) or getattr(request, "idempotency_key", None) == key:
         return answer()
     if len(key) > _MAX_KEY:
         raise Problem("idempotency_key_invalid", 400, f"{HEADER} is longer than {_MAX_KEY} characters.")
@@ -54,6 +54,7 @@ def idempotent(request: Request, answer: Callable[[], Response]) -> Response:
         taken = IdempotencyKey.objects.filter(pk=row.pk, status_code=None, created_at=row.created_at)
         if not taken.update(created_at=timezone.now()):
             return _replay(IdempotencyKey.objects.get(pk=row.pk), request.path, body_hash)
+    request.idempotency_key = key  # type: ignore[attr-defined]  # taken: post() may call create()
     try:
         response = answer()
     except Exception:
@@ -64,7 +65,8 @@ def idempotent(request: Request, answer: Callable[[], Response]) -> Response:
         return response
     row.status_code = response.status_code
     row.response = json.loads(json.dumps(response.data, default=str))
-    row.save(update_fields=["status_code", "response"])
+    row.location = response.headers.get("Location", "")
+    row.save(update_fields=["status_code", "response", "location"])
     return response
 
 
@@ -76,9 +78,21 @@ def _replay(row: Any, path: str, body_hash: str) -> Response:
     if row.status_code is None:
         raise Problem("idempotency_in_flight", 409, "The first request with this key is still running: ask again.")
     kind = CONTENT_TYPE if row.status_code >= 400 else None
-    return Response(row.response, status=row.status_code, headers={"Idempotent-Replay": "true"}, content_type=kind)
+    headers = {"Idempotent-Replay": "true"} | ({"Location": row.location} if row.location else {})
+    return Response(row.response, status=row.status_code, headers=headers, content_type=kind)
 
 
 def _body_hash(request: Request) -> str:
-    canonical = json.dumps(request.data, sort_keys=True, separators=(",", ":"), default=str)
+    canonical = json.dumps(request.data, sort_keys=True, separators=(",", ":"), default=_hashable)
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _hashable(value: Any) -> str:
+    """An uploaded file counts by its content."""
+    if not hasattr(value, "chunks"):
+        return str(value)
+    digest = hashlib.sha256()
+    for chunk in value.chunks():
+        digest.update(chunk)
+    value.seek(0)
+    return digest.hexdigest()

@@ -26,5 +26,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/docs/", SpectacularSwaggerView.as_view(url_name="schema"), name="swagger"),
     path("api/redoc/", SpectacularRedocView.as_view(url_name="schema"), name="redoc"),
     *[path("api/v1/", include(f"apps.{app}.api.urls")) for app in _APPS if _exists(f"apps.{app}.api.urls")],
+    path("internal/", include("apps.policies.internal")),  # serving gateways, by worker secret
     *[path("", include(f"apps.{app}.urls")) for app in _APPS if _exists(f"apps.{app}.urls")],
 ]

@@ -78,6 +78,7 @@ class Migration(migrations.Migration):
                 ('body_hash', models.CharField(max_length=64)),
                 ('status_code', models.PositiveSmallIntegerField(null=True)),
                 ('response', models.JSONField(null=True)),
+                ('location', models.CharField(blank=True, max_length=300)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to=settings.AUTH_USER_MODEL)),
             ],

@@ -168,6 +168,13 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
+    # Fields of the same name with different choices get names of their own.
+    "ENUM_NAME_OVERRIDES": {
+        "ChannelMoveKindEnum": "apps.policies.models.MoveKind",
+        "PolicyKindEnum": "apps.policies.models.PolicyKind",
+        "SuiteStateEnum": "apps.tasks.models.SuiteState",
+        "TaskStateEnum": "apps.tasks.models.TaskState",
+    },
 }
 
 LOGGING = {
