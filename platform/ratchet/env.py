@@ -183,7 +183,8 @@ def load_env(values: Mapping[str, str] | None = None, *, root: Path = ROOT) -> E
         gateway_port=gateway_port,
         worker_secret=_secret(read, "RATCHET_WORKER_SECRET", mode, home, least=32),
         rollout_concurrency=read.number("ROLLOUT_CONCURRENCY", 8, 1, 512),
-        torch_threads=read.number("TORCH_THREADS", "RATCHET_TRAINER_RANKS", 1, 1, 256),
+        torch_threads=read.number("TORCH_THREADS", 1, 1, 256),
+        trainer_ranks=read.number("RATCHET_TRAINER_RANKS", 1, 1, 1024),
     )
     if read.problems:
         raise EnvError(read.problems)
