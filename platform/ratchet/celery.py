@@ -31,9 +31,18 @@ app.conf.update(
     worker_send_task_events=False,
     broker_connection_retry_on_startup=True,
     task_default_queue=queues.CONTROL,
-    # Leases and deadlines in PostgreSQL decide what is sent again. The broker must not: it would redeliver what
-    # still runs. Nothing the control plane runs takes minutes; trainers (hours) are on the workers' app.
-    broker_transport_options={"visibility_timeout": 12 * 3600, "socket_keepalive": True},
+    # What a killed control-plane worker held is sent again after a minute: its jobs are short and idempotent. They
+    # are kept apart from the workers' unacknowledged messages, because any consumer restores all that its key holds,
+    # and a trainer's job must not be sent again while it runs: leases in PostgreSQL decide on that.
+    broker_transport_options={
+        "visibility_timeout": 60,
+        "unacked_restore_interval": 10,
+        "unacked_restore_throttle": 1,
+        "unacked_key": "unacked.control",
+        "unacked_index_key": "unacked_index.control",
+        "unacked_mutex_key": "unacked_mutex.control",
+        "socket_keepalive": True,
+    },
     task_routes={
         queues.JOB_INGEST: {"queue": queues.INGEST},
         queues.JOB_HEARTBEAT: {"queue": queues.HEARTBEAT},
