@@ -1,10 +1,10 @@
 """Runs and everything a run leaves behind; the ledger law is written as constraints here."""
 
-from uuid6 import uuid7
-
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.utils import timezone
+from uuid6 import uuid7
 
 from apps.accounts.models import Project
 from apps.policies.models import Policy
@@ -27,7 +27,7 @@ FINAL_RUN_STATES = (RunState.SUCCEEDED, RunState.FAILED, RunState.HALTED, RunSta
 
 
 class Run(models.Model):
-    """One training run. `spec` is the frozen RunSpec; `state` is coarse, `status_code` says why, the message is for people."""
+    """One training run. `spec` is the frozen RunSpec; `state` is coarse, `status_code` and the message say why."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="runs")
@@ -43,7 +43,11 @@ class Run(models.Model):
     status_code = models.CharField(max_length=40, blank=True)
     status_message = models.TextField(blank=True)
     pause_requested = models.BooleanField(default=False)
+    dataset = models.CharField(max_length=80, blank=True)  # SFT: object key of the examples
     version = models.PositiveIntegerField(default=0)  # newest durable policy version
+    step = models.PositiveIntegerField(
+        default=0
+    )  # newest finished step; ahead of `version` where a step publishes nothing
     confirmed_version = models.IntegerField(default=-1)  # lowest version confirmed by the fleet; -1: none yet
     total_steps = models.PositiveIntegerField(default=0)
     next_task = models.PositiveIntegerField(default=0)  # position in the shuffled task order
@@ -84,12 +88,15 @@ class RunAttempt(models.Model):
     state = models.CharField(max_length=16, choices=AttemptState, default=AttemptState.SENT)
     worker = models.CharField(max_length=200, blank=True)
     activity = models.CharField(max_length=20, blank=True)  # loading | waiting | training | publishing
-    resumed_version = models.PositiveIntegerField(null=True)
+    resume_from = models.CharField(max_length=300, blank=True)  # object key of the checkpoint it was told to load
+    resumed_version = models.PositiveIntegerField(null=True)  # null until it said that it started
+    finished_version = models.PositiveIntegerField(null=True)  # set when it ended with all its work done
     lease_expires_at = models.DateTimeField()
     heartbeat_at = models.DateTimeField(null=True)
     cpu_seconds = models.FloatField(default=0)
     memory_bytes = models.PositiveBigIntegerField(default=0)
     created_at = models.DateTimeField(auto_now_add=True)
+    started_at = models.DateTimeField(null=True)  # first sign of life
     ended_at = models.DateTimeField(null=True)
     ended_reason = models.TextField(blank=True)
 
@@ -119,13 +126,17 @@ class Batch(models.Model):
     index = models.PositiveIntegerField()
     state = models.CharField(max_length=16, choices=BatchState, default=BatchState.SENT)
     created_at = models.DateTimeField(auto_now_add=True)
+    sent_at = models.DateTimeField(default=timezone.now)
     trained_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["run", "index"], condition=~Q(state="abandoned"), name="batch_index_unique"),
+            models.UniqueConstraint(
+                fields=["run", "index"], condition=~Q(state="abandoned"), name="batch_index_unique"
+            ),
             models.CheckConstraint(
-                condition=Q(state="trained", trained_at__isnull=False) | ~Q(state="trained") & Q(trained_at__isnull=True),
+                condition=Q(state="trained", trained_at__isnull=False)
+                | ~Q(state="trained") & Q(trained_at__isnull=True),
                 name="batch_trained_paired",
             ),
         ]
@@ -163,14 +174,20 @@ class Group(models.Model):
     purpose = models.CharField(max_length=16)  # train | evaluation
     state = models.CharField(max_length=16, choices=GroupState, default=GroupState.PENDING)
     outcome = models.CharField(max_length=24, choices=Outcome, blank=True)
-    outcome_reason = models.TextField(blank=True)
+    outcome_reason = models.TextField(blank=True)  # of an open group: why its last dispatch failed
+    boundary = models.CharField(max_length=16, blank=True)  # whose failure that was
     size = models.PositiveSmallIntegerField()  # episodes asked for
     policy_adapter = models.CharField(max_length=120, blank=True)
     policy_version = models.IntegerField(default=0)  # version the job named
     num_shots = models.PositiveSmallIntegerField(default=0)
     sampling = models.JSONField(default=dict)
     dispatch = models.PositiveSmallIntegerField(default=0)
+    timeout_seconds = models.FloatField(default=300)  # from dispatch to deadline
+    not_before = models.DateTimeField(null=True)  # back-off of a group that failed
+    requeue_number = models.PositiveSmallIntegerField(default=0)  # times its task was admitted again after going stale
     requeue_of = models.ForeignKey("self", null=True, on_delete=models.SET_NULL, related_name="requeues")
+    dispatched_at = models.DateTimeField(null=True)
+    started_at = models.DateTimeField(null=True)  # a worker took it up
     deadline_at = models.DateTimeField(null=True)
     batch = models.ForeignKey(Batch, null=True, on_delete=models.SET_NULL, related_name="groups")
     age = models.PositiveIntegerField(null=True)  # at consumption, versions
@@ -191,12 +208,16 @@ class Group(models.Model):
                 condition=Q(state="closed") & ~Q(outcome="") | ~Q(state="closed") & Q(outcome=""),
                 name="group_outcome_when_closed",
             ),
-            models.CheckConstraint(condition=~Q(state="batched") | Q(batch__isnull=False), name="group_batched_has_batch"),
+            models.CheckConstraint(
+                condition=~Q(state="batched") | Q(batch__isnull=False), name="group_batched_has_batch"
+            ),
             models.CheckConstraint(
                 condition=~Q(outcome="trained") | Q(batch__isnull=False, age__isnull=False),
                 name="group_trained_has_batch",
             ),
-            models.UniqueConstraint(fields=["run", "number"], condition=Q(run__isnull=False), name="group_number_unique"),
+            models.UniqueConstraint(
+                fields=["run", "number"], condition=Q(run__isnull=False), name="group_number_unique"
+            ),
         ]
         indexes = [models.Index(fields=["run", "state"]), models.Index(fields=["task"])]
 
@@ -287,6 +308,7 @@ class FleetInstall(models.Model):
     run = models.ForeignKey(Run, null=True, on_delete=models.CASCADE, related_name="installs")
     attempt = models.PositiveIntegerField(default=0)
     version = models.IntegerField(default=0)
+    base_model = models.CharField(max_length=100, blank=True)  # slug that the engines must serve
     install = models.JSONField(default=list)
     retire = models.JSONField(default=list)
     state = models.CharField(max_length=16, choices=InstallState, default=InstallState.REQUESTED)
@@ -296,7 +318,9 @@ class FleetInstall(models.Model):
     pause_seconds = models.FloatField(null=True)
     steady_gap_seconds = models.FloatField(null=True)
     num_bytes = models.PositiveBigIntegerField(default=0)
+    engines = models.JSONField(default=list)  # engines that confirmed
     created_at = models.DateTimeField(auto_now_add=True)
+    sent_at = models.DateTimeField(default=timezone.now)
     finished_at = models.DateTimeField(null=True)
 
 

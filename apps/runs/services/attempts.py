@@ -1,0 +1,119 @@
+"""Trainer attempts: leases with fencing tokens, heartbeats, ends."""
+
+import secrets
+from datetime import datetime, timedelta
+from functools import partial
+
+import msgspec
+from django.db import transaction
+from django.db.models import Sum
+from django.utils import timezone
+
+from apps.runs import messaging, states
+from apps.runs.events import WARNING, record_event
+from apps.runs.models import AttemptState, Run, RunAttempt
+from apps.runs.services import durable
+from gpu_workers.contracts.messages import Heartbeat, StopMessage, TrainJob
+from gpu_workers.contracts.runspec import RunSpec
+
+LEASE = timedelta(seconds=45)  # nine heartbeats
+QUEUE_LEASE = timedelta(minutes=15)  # a job may wait behind another run's trainer
+
+
+def alive(run: Run) -> RunAttempt | None:
+    """The attempt that holds the run's lease."""
+    return run.attempts.exclude(state=AttemptState.ENDED).first()
+
+
+def start_attempt(run: Run, spec: RunSpec, now: datetime) -> RunAttempt:
+    """Lease the run's trainer to the next attempt and send its job. The run is locked."""
+    previous = run.attempts.order_by("-number").first()
+    number = previous.number + 1 if previous else 1
+    found = durable.find_unreported(run, previous) if previous else ""
+    newest = run.checkpoints.exclude(uri="").order_by("-version").first()
+    attempt = RunAttempt.objects.create(
+        run=run,
+        number=number,
+        token=number * 2**32 + secrets.randbits(32),
+        resume_from=found or (newest.uri if newest else ""),
+        lease_expires_at=now + QUEUE_LEASE,
+    )
+    job = TrainJob(
+        run_id=str(run.id),
+        attempt=number,
+        token=attempt.token,
+        spec=msgspec.to_builtins(spec),
+        base_model=run.policy.base_model.slug,
+        parent_checkpoint=run.policy.adapter,
+        parent_sha256=run.policy.adapter_sha256,
+        resume_from=attempt.resume_from,
+        dataset=run.dataset,
+        publish_every=spec.evaluation.dev_every,
+    )
+    transaction.on_commit(partial(messaging.send_train, job), robust=True)
+    if number > 1:
+        start = f"from version {run.version}" if attempt.resume_from else "from the start"
+        record_event(run, "attempt_started", f"Trainer attempt {number} was sent; it resumes {start}.", attempt=number)
+    return attempt
+
+
+def find_alive(run_id: str, number: int, token: int) -> RunAttempt | None:
+    """The attempt of a report, if it may still speak: current token, not ended, or ended with its work done."""
+    attempt = RunAttempt.objects.filter(run_id=run_id, number=number, token=token).first()
+    if attempt is None or (attempt.state == AttemptState.ENDED and attempt.finished_version is None):
+        return None
+    return attempt
+
+
+def end_attempt(attempt: RunAttempt, reason: str, *, stop: bool = False) -> None:
+    """End a lease. `stop`: tell whoever still reads the attempt's queue to drop everything."""
+    attempt.state = states.move_attempt(attempt.state, AttemptState.ENDED)
+    attempt.ended_at = timezone.now()
+    attempt.ended_reason = reason
+    attempt.save(update_fields=["state", "ended_at", "ended_reason", "finished_version"])
+    if stop:
+        message = StopMessage(cancelled=True, reason=reason)
+        run_id = str(attempt.run_id)
+        transaction.on_commit(partial(messaging.send_stop, run_id, attempt.number, message), robust=True)
+
+
+def end_alive(run: Run, *, reason: str, stop: bool) -> None:
+    """End the attempt that holds the lease, if one does."""
+    attempt = alive(run)
+    if attempt is not None:
+        end_attempt(attempt, reason, stop=stop)
+
+
+def lose_attempt(run: Run, attempt: RunAttempt, reason: str) -> None:
+    """An attempt ended without finishing; the reconciler starts the next one. The run is locked."""
+    end_attempt(attempt, reason, stop=True)
+    record_event(
+        run, "attempt_lost", f"Trainer attempt {attempt.number} ended: {reason}", WARNING, attempt=attempt.number
+    )
+
+
+def apply_heartbeat(heartbeat: Heartbeat, now: datetime) -> tuple[bool, bool]:
+    """Extend the lease of the current token. Returns (accepted, first sign of life)."""
+    rows = RunAttempt.objects.filter(run_id=heartbeat.run_id, number=heartbeat.attempt, token=heartbeat.token)
+    first = rows.filter(state=AttemptState.SENT).update(state=AttemptState.RUNNING, started_at=now)
+    accepted = rows.exclude(state=AttemptState.ENDED).update(
+        lease_expires_at=now + LEASE,
+        heartbeat_at=now,
+        worker=heartbeat.worker[:200],
+        activity=heartbeat.state[:20],
+        cpu_seconds=max(0.0, heartbeat.cpu_seconds),
+        memory_bytes=max(0, heartbeat.memory_bytes),
+    )
+    return bool(accepted), bool(first)
+
+
+def spent_cpu_seconds(run: Run) -> float:
+    """CPU seconds of the trainer so far, all attempts."""
+    return run.attempts.aggregate(total=Sum("cpu_seconds"))["total"] or 0.0
+
+
+def expiry_reason(attempt: RunAttempt) -> str:
+    """Why a lease expired, for people."""
+    if attempt.state == AttemptState.SENT:
+        return "no trainer took it up: start a train worker (queue train), or wait for a busy one"
+    return f"no heartbeat for {LEASE.total_seconds():.0f} s from {attempt.worker or 'its worker'}"

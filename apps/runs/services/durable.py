@@ -1,0 +1,63 @@
+"""Checkpoints in the object store that a dead trainer made durable but did not live to report."""
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import msgspec
+
+from apps.runs.models import Run, RunAttempt
+from gpu_workers.contracts.store import StoreError
+from ratchet.store import get_store
+
+_VERSION_FOLDER = re.compile(r"v(\d+)")
+_ADAPTER = "adapter"
+_WEIGHTS = f"{_ADAPTER}/adapter_model.safetensors"
+_MANIFEST = "manifest.json"  # written last: without it a folder does not count
+
+
+@dataclass(frozen=True)
+class DurableVersion:
+    """A complete checkpoint folder: `adapter` is the key of its PEFT folder."""
+
+    attempt: int
+    version: int
+    adapter: str
+    sha256: str
+    num_bytes: int
+
+
+def find_unreported(run: Run, previous: RunAttempt) -> str:
+    """Key of the newest complete checkpoint of the attempt that just ended, if it is newer than what was reported.
+
+    Only that attempt's own folder counts: an older one could still be written to by a zombie.
+    """
+    store = get_store()
+    folder = f"runs/{run.id}/a{previous.number}"
+    try:
+        paths = store.fs.ls(store.path(folder), detail=False)
+    except FileNotFoundError:
+        paths = []
+    versions = [int(m[1]) for path in paths if (m := _VERSION_FOLDER.fullmatch(PurePosixPath(path).name))]
+    for version in sorted(versions, reverse=True):
+        key = f"{folder}/v{version:06d}"
+        if version > run.version and store.exists(f"{key}/{_MANIFEST}"):
+            return key
+    # It may itself have been told to take over an unreported one, and died before it could say so.
+    return previous.resume_from if previous.resumed_version is None else ""
+
+
+def read(key: str) -> DurableVersion | None:
+    """What a complete checkpoint folder says of itself; None where there is none."""
+    store = get_store()
+    try:
+        manifest = msgspec.json.decode(store.get(f"{key}/{_MANIFEST}"))
+        return DurableVersion(
+            attempt=int(manifest["identity"]["attempt"]),
+            version=int(manifest["identity"]["version"]),
+            adapter=f"{key}/{_ADAPTER}",
+            sha256=str(manifest["files"][_WEIGHTS]),
+            num_bytes=int(store.fs.size(store.path(f"{key}/{_WEIGHTS}")) or 0),
+        )
+    except (StoreError, FileNotFoundError, msgspec.DecodeError, KeyError):
+        return None

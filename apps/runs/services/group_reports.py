@@ -1,0 +1,174 @@
+"""Results of groups: episodes stored once, the group ready, closed, or tried again."""
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from django.utils import timezone
+
+from apps.runs import states
+from apps.runs.events import WARNING, record_event
+from apps.runs.models import Episode, Group, GroupState, Outcome
+from apps.runs.scheduling.arrival import Arrival, ArrivedEpisode, judge_arrival
+from apps.runs.services import groups, installs
+from apps.runs.services.lifecycle import advance_soon
+from apps.runs.signals import group_stored
+from gpu_workers.contracts.enums import TAMPER_REASONS, Boundary, Purpose, Verdict
+from gpu_workers.contracts.groups import EpisodeRecord
+from gpu_workers.contracts.messages import GroupReport, Report
+from gpu_workers.contracts.runspec import parse_run_spec
+
+
+def apply_group(report: Report) -> str:
+    """Store a group's result. Returns the reason of refusal, or an empty string."""
+    group = _lock(report.body.get("group_id"))
+    if group is None:
+        return f"unknown group {report.body.get('group_id')!r}"
+    if group.state not in groups.UNFINISHED_STATES:
+        return f"group is {group.state} already: {group.outcome or 'an earlier result was stored first'}"
+    try:
+        body = msgspec.convert(report.body, GroupReport)
+    except msgspec.ValidationError as error:
+        groups.close_group(group, Outcome.REJECTED, f"unreadable report: {error}", announce=True)
+        _advance(group)
+        return ""
+    if not body.uri:
+        refused = _apply_failure(group, body)
+        if refused:
+            return refused
+    else:
+        _apply_result(group, body)
+    _advance(group)
+    return ""
+
+
+def _lock(group_id: Any) -> Group | None:
+    try:
+        key = UUID(str(group_id))
+    except ValueError:
+        return None
+    rows = Group.objects.select_for_update(no_key=True, of=("self",))
+    return rows.select_related("run__policy__base_model", "task", "project").filter(pk=key).first()
+
+
+def _advance(group: Group) -> None:
+    if group.run is not None:
+        advance_soon(group.run)
+
+
+def _apply_failure(group: Group, body: GroupReport) -> str:
+    """Nothing was generated. Only the current dispatch counts: an older one has been sent again already."""
+    if group.state != GroupState.RUNNING or body.attempt != group.dispatch:
+        return f"failure of dispatch {body.attempt}, but {group.dispatch} is the current one"
+    boundary = body.boundary or Boundary.INFRASTRUCTURE
+    error = clean(body.error)[:1000] or "no reason given"
+    run = group.run
+    attempts = parse_run_spec(run.spec).rollout.max_attempts if run else groups.EVALUATION_ATTEMPTS
+    again = groups.fail_dispatch(group, boundary=boundary, error=error, max_attempts=attempts)
+    if run is not None:
+        then = "It is tried again." if again else f"Given up after {group.dispatch} tries."
+        text = f"Group {group.number} failed at the {boundary} boundary: {error}. {then}"
+        record_event(run, "group_failed", text, WARNING, group=str(group.id), boundary=boundary)
+    if again and boundary == Boundary.ENGINE:
+        # An engine that restarted has lost its adapters.
+        base_model = run.policy.base_model.slug if run else _base_model(group)
+        if base_model:
+            installs.ensure_adapters(group, base_model)
+    return ""
+
+
+def _base_model(group: Group) -> str:
+    checkpoint = installs.find_checkpoint(group.policy_adapter)
+    if checkpoint is not None:
+        return checkpoint.run.policy.base_model.slug
+    policy = installs.find_policy(group.project_id, group.policy_adapter)
+    return policy.base_model.slug if policy else ""
+
+
+def _apply_result(group: Group, body: GroupReport) -> None:
+    Episode.objects.bulk_create([_episode(group, record) for record in body.episodes])
+    newest = group.run.version if group.run else max((e.max_version for e in body.episodes), default=0)
+    arrival = judge_arrival([_arrived(e) for e in body.episodes], size=group.size, newest_version=newest)
+    problem = _inconsistency(body.episodes)
+    group.state = states.move_group(group.state, GroupState.READY)
+    _fill(group, body, arrival)
+    group.save()
+    if group.purpose == Purpose.EVALUATION:
+        groups.close_group(group, Outcome.SCORED)
+    elif problem or arrival.outcome is not None:
+        groups.close_group(group, Outcome.REJECTED if problem else str(arrival.outcome), problem or arrival.reason)
+        if group.run is not None and group.outcome != Outcome.ZERO_VARIANCE:
+            text = f"Group {group.number} was dropped: {group.outcome_reason}."
+            record_event(group.run, f"group_{group.outcome}", text, WARNING, group=str(group.id))
+    group_stored.send(sender=Group, group=group)
+
+
+def _fill(group: Group, body: GroupReport, arrival: Arrival) -> None:
+    group.uri, group.transcript = body.uri, body.transcript
+    group.min_version, group.max_version = arrival.min_version, arrival.max_version
+    group.num_scored = arrival.num_scored
+    group.reward_mean, group.reward_std = arrival.reward_mean, arrival.reward_std
+    group.duration_seconds = body.duration_seconds
+    group.started_at = _time(body.started_at)
+    group.finished_at = _time(body.finished_at) or timezone.now()
+    group.outcome_reason, group.boundary = "", ""
+    group.not_before = group.deadline_at = None
+
+
+def _arrived(record: EpisodeRecord) -> ArrivedEpisode:
+    return ArrivedEpisode(record.reward, record.min_version, record.max_version, record.num_sampled_tokens)
+
+
+def _inconsistency(records: list[EpisodeRecord]) -> str:
+    if [record.index for record in records] != list(range(len(records))):
+        return "the episodes' indices are not 0, 1, 2 …"
+    for record in records:
+        if (record.verdict is Verdict.ERROR) != (record.reward is None):
+            return f"episode {record.index}: verdict {record.verdict} with reward {record.reward}"
+    return ""
+
+
+def _episode(group: Group, record: EpisodeRecord) -> Episode:
+    # A verdict without its reward (NaN travels as null) is no verdict; the group is rejected for it.
+    scored = record.verdict is not Verdict.ERROR and record.reward is not None
+    return Episode(
+        group=group,
+        index=record.index,
+        seed=record.seed,
+        verdict=record.verdict if scored else Verdict.ERROR,
+        success=record.success and scored,
+        reward=record.reward if scored else None,
+        reason_code=record.reason_code,
+        message=clean(record.message),
+        evidence=clean(record.evidence),
+        boundary=record.boundary or "",
+        stop_reason=record.stop_reason,
+        answer=clean(record.answer),
+        tamper=record.reason_code in TAMPER_REASONS,
+        isolation=clean(record.sandbox.isolation)[:200],
+        limits_hit=clean(record.sandbox.limits_hit),
+        **{name: getattr(record, name) for name in _COPIED},
+    )
+
+
+_COPIED = (
+    "num_turns", "num_tool_calls", "num_invalid_calls", "num_prompt_tokens", "num_sampled_tokens", "num_total_tokens",
+    "min_version", "max_version", "mean_logprob", "engine_seconds", "queue_seconds", "tool_seconds",
+    "verifier_seconds", "total_seconds",
+)  # fmt: skip
+
+
+def clean(value: Any) -> Any:
+    """PostgreSQL stores no NUL characters, and models do write them."""
+    if isinstance(value, str):
+        return value.replace("\x00", "�").encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {clean(key): clean(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [clean(item) for item in value]
+    return value
+
+
+def _time(seconds: float) -> datetime | None:
+    return datetime.fromtimestamp(seconds, UTC) if seconds > 0 else None

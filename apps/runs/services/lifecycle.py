@@ -1,0 +1,67 @@
+"""Changes of a run's state, and what ends with it."""
+
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from apps.accounts.models import User
+from apps.audit.services import record
+from apps.runs import messaging, states
+from apps.runs.events import ERROR, INFO, WARNING, record_event
+from apps.runs.models import FINAL_RUN_STATES, BatchState, EventLevel, Run, RunState
+from apps.runs.services import attempts, groups, installs
+from apps.runs.signals import run_changed
+
+_LEVELS: dict[str, EventLevel] = {RunState.FAILED: ERROR, RunState.HALTED: ERROR, RunState.CANCELLED: WARNING}
+
+
+def move_run(run: Run, target: RunState, *, code: str = "", message: str = "", by: User | None = None) -> None:
+    """Change the state of a locked run, say so, and audit final states."""
+    before = run.state
+    run.state = states.move_run(run.state, target)
+    run.status_code, run.status_message = code, message
+    if target in FINAL_RUN_STATES:
+        run.finished_at = timezone.now()
+    run.save(update_fields=["state", "status_code", "status_message", "finished_at"])
+    record_event(run, target, message or RunState(target).label, _LEVELS.get(target, INFO), status_code=code)
+    run_changed.send(sender=Run, run=run)
+    if target in FINAL_RUN_STATES:
+        after = {"state": target, "status_code": code}
+        tag = f"{'user' if by else 'system'}:run:{target}"
+        record(tag=tag, by=by, project=run.project, subject=run, before={"state": before}, after=after, reason=message)
+
+
+def set_status(run: Run, code: str, message: str = "") -> None:
+    """Explain the current state; writes and announces only what changed."""
+    if (run.status_code, run.status_message) == (code, message):
+        return
+    run.status_code, run.status_message = code, message
+    run.save(update_fields=["status_code", "status_message"])
+    run_changed.send(sender=Run, run=run)
+
+
+def end_run(run: Run, target: RunState, *, code: str = "", message: str = "", by: User | None = None) -> None:
+    """End a locked run early: its trainer is told to stop, open groups are cancelled, adapters retired."""
+    attempts.end_alive(run, reason=message or str(target), stop=True)
+    abandon_batches(run)
+    groups.cancel_open(run, reason=f"the run was {target}")
+    move_run(run, target, code=code, message=message, by=by)
+    installs.retire_all(run)
+
+
+def abandon_batches(run: Run) -> None:
+    """Batches that the trainer will not take any more."""
+    for batch in run.batches.filter(state=BatchState.SENT):
+        batch.state = states.move_batch(batch.state, BatchState.ABANDONED)
+        batch.save(update_fields=["state"])
+
+
+def advance_soon(run: Run) -> None:
+    """Have the run advanced once this transaction is committed."""
+    transaction.on_commit(lambda: messaging.request_advance(run.id), robust=True)
+
+
+def audit(run: Run, verb: str, by: User | None, **after: Any) -> None:
+    """Audit what a person asked of a run."""
+    record(tag=f"user:run:{verb}", by=by, project=run.project, subject=run, after=after)

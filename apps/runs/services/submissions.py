@@ -1,0 +1,97 @@
+"""Submission of runs: validation, numbering, freezing of the spec."""
+
+from typing import Any
+
+import msgspec
+from django.db import transaction
+from django.db.models import Max
+
+from apps.accounts.models import Project, User
+from apps.accounts.permissions import Permission, require
+from apps.policies.models import Policy
+from apps.runs.events import record_event
+from apps.runs.models import Run
+from apps.runs.services.lifecycle import advance_soon, audit
+from apps.runs.signals import run_changed
+from apps.tasks.models import SplitName, Suite, SuiteState
+from apps.tasks.selectors import ready_tasks, resolve_suite
+from gpu_workers.contracts.enums import Split
+from gpu_workers.contracts.runspec import Algorithm, RunSpec, SpecError, parse_run_spec, spec_hash
+from ratchet.problems import Problem
+
+_MAX_LISTED = 20
+_MAX_NAME = 200
+
+
+@transaction.atomic
+def submit_run(*, project: Project, spec: dict[str, Any], by: User | None, retry_of: Run | None = None) -> Run:
+    """Queue a run of this RunSpec. Raises Problem 422 naming the field, 403/404 without the right."""
+    require(by, Permission.RUN_CREATE, project)
+    parsed = _parse(spec)
+    suite = _suite(project, parsed)
+    policy = _policy(project, parsed)
+    Project.objects.select_for_update(no_key=True).get(pk=project.pk)  # one numbering at a time
+    number = (project.runs.aggregate(last=Max("number"))["last"] or 0) + 1
+    run = Run.objects.create(
+        project=project,
+        number=number,
+        name=parsed.name or f"{parsed.algorithm.kind} on {suite.slug}",
+        spec=msgspec.to_builtins(parsed),
+        spec_hash=spec_hash(parsed),
+        suite=suite,
+        policy=policy,
+        retry_of=retry_of,
+        total_steps=0 if parsed.algorithm.kind is Algorithm.SFT else parsed.steps,
+        created_by=by,
+    )
+    origin = f", again after run {retry_of.number}" if retry_of else ""
+    record_event(run, "queued", f"Run {number} was submitted on {suite} from policy {policy.slug}{origin}.")
+    audit(
+        run, "submit", by, spec_hash=run.spec_hash, suite=str(suite), suite_hash=suite.content_hash, policy=policy.slug
+    )
+    run_changed.send(sender=Run, run=run)
+    advance_soon(run)
+    return run
+
+
+def _parse(spec: Any) -> RunSpec:
+    if not isinstance(spec, dict):
+        raise _invalid("spec", "must be an object")
+    try:
+        parsed = parse_run_spec(spec)
+    except SpecError as error:
+        raise _invalid(error.path, error.message) from error
+    if len(parsed.name) > _MAX_NAME:
+        raise _invalid("name", f"has more than {_MAX_NAME} characters")
+    return parsed
+
+
+def _suite(project: Project, spec: RunSpec) -> Suite:
+    try:
+        suite = resolve_suite(project, spec.suite)
+    except Problem as problem:
+        raise _invalid("suite", problem.detail) from problem
+    if suite.state != SuiteState.READY:
+        raise _invalid(
+            "suite", f"{suite} is {suite.get_state_display().lower()}: {suite.status_message or 'wait for it'}"
+        )
+    if not suite.distribution.strip() or not suite.failure_modes:
+        raise _invalid("suite", f"{suite} declares no task distribution or failure modes: import it with both")
+    if not suite.tasks.filter(split=SplitName.HELDOUT).exists():
+        raise _invalid("suite", f"{suite} has no held-out tasks, so nothing trained on it could ever be promoted")
+    if not ready_tasks(suite, Split.TRAIN).exists():
+        raise _invalid("suite", f"{suite} has no usable train task: see why its tasks are quarantined")
+    return suite
+
+
+def _policy(project: Project, spec: RunSpec) -> Policy:
+    policy = Policy.objects.select_related("base_model").filter(project=project, slug=spec.policy).first()
+    if policy is not None:
+        return policy
+    known = list(Policy.objects.filter(project=project).order_by("slug").values_list("slug", flat=True)[:_MAX_LISTED])
+    names = f"known are {', '.join(known)}" if known else "the project has none yet: create one first"
+    raise _invalid("policy", f"there is no policy {spec.policy!r} in project {project.slug}; {names}")
+
+
+def _invalid(path: str, message: str) -> Problem:
+    return Problem("invalid_run_spec", 422, f"{path}: {message}", [{"path": path, "message": message}])

@@ -1,0 +1,192 @@
+"""Reports of a trainer attempt: started, steps, finished, failed. The run is locked; dead attempts are refused."""
+
+from collections.abc import Mapping
+
+import msgspec
+from django.utils import timezone
+
+from apps.runs import states
+from apps.runs.events import ERROR, WARNING, record_event
+from apps.runs.models import AttemptState, Batch, BatchState, Checkpoint, Run, RunAttempt, RunState
+from apps.runs.services import attempts, batches, durable
+from apps.runs.services.lifecycle import end_run
+from apps.runs.signals import checkpoint_published, run_changed, step_stored
+from gpu_workers.contracts.messages import Report, StepReport, TrainerFailed, TrainerFinished, TrainerStarted
+from gpu_workers.contracts.runspec import Algorithm
+
+
+def _speaker(run: Run, report: Report) -> RunAttempt | str:
+    attempt = attempts.find_alive(report.run_id, report.run_attempt, report.token)
+    if attempt is not None:
+        return attempt
+    text = f"Trainer attempt {report.run_attempt} still reports ({report.kind}) though its lease ended; refused."
+    record_event(run, "zombie_refused", text, WARNING, attempt=report.run_attempt)
+    return f"dead attempt {report.run_attempt}"
+
+
+def is_supervised(run: Run) -> bool:
+    return bool(run.spec["algorithm"]["kind"] == Algorithm.SFT)
+
+
+def apply_started(run: Run, report: Report) -> str:
+    """The trainer has loaded: adopt what its checkpoint holds, send again what it does not."""
+    body = msgspec.convert(report.body, TrainerStarted)
+    attempt = _speaker(run, report)
+    if isinstance(attempt, str):
+        return attempt
+    if attempt.resumed_version is not None:
+        return "the attempt has started already"
+    if attempt.state == AttemptState.SENT:
+        attempt.state = states.move_attempt(attempt.state, AttemptState.RUNNING)
+    attempt.started_at = attempt.started_at or timezone.now()
+    attempt.lease_expires_at = timezone.now() + attempts.LEASE
+    attempt.resumed_version = body.resumed_version
+    attempt.worker = attempt.worker or (body.host or report.worker)[:200]
+    attempt.save(update_fields=["state", "started_at", "lease_expires_at", "resumed_version", "worker"])
+    if is_supervised(run):
+        run.total_steps = body.total_steps
+        run.save(update_fields=["total_steps"])
+    if not _adopt(run, attempt, body):
+        return ""
+    sent = batches.send_again(run, attempt)
+    again = f"; {len(sent)} batches were sent again" if sent else ""
+    text = f"Trainer attempt {attempt.number} started at version {body.resumed_version}{again}."
+    record_event(run, "trainer_started", text, attempt=attempt.number, version=body.resumed_version)
+    return ""
+
+
+def _adopt(run: Run, attempt: RunAttempt, body: TrainerStarted) -> bool:
+    """Bring the run to the version the trainer resumed from. False: the two do not fit, and the run failed."""
+    if body.resumed_version < run.version:
+        message = (
+            f"The trainer resumed at version {body.resumed_version}, but version {run.version} was published: its "
+            "checkpoint is missing or damaged. Restore the object store, or retry the run from the start."
+        )
+        end_run(run, RunState.FAILED, code="checkpoint_lost", message=message)
+        return False
+    if not is_supervised(run):
+        rows = list(run.batches.exclude(state=BatchState.ABANDONED).order_by("index"))
+        known = [str(batch.id) for batch in rows[: body.resumed_version]]
+        if body.batch_ids != known:
+            message = (
+                f"The checkpoint of version {body.resumed_version} holds other batches than the database says: "
+                f"{len(body.batch_ids)} against {len(known)}. The object store belongs to another database."
+            )
+            end_run(run, RunState.FAILED, code="checkpoint_mismatch", message=message)
+            return False
+        for batch in rows[: body.resumed_version]:
+            batches.mark_trained(batch, {})
+    if body.resumed_version > run.version:
+        _adopt_unreported(run, attempt, body)
+    return True
+
+
+def _adopt_unreported(run: Run, attempt: RunAttempt, body: TrainerStarted) -> None:
+    found = durable.read(attempt.resume_from)
+    run.version = body.resumed_version
+    run.step = max(run.step, run.version)
+    run.save(update_fields=["version", "step"])
+    if found is not None:
+        step = StepReport(
+            version=body.resumed_version, batch_ids=body.batch_ids, checkpoint=attempt.resume_from,
+            adapter=found.adapter, sha256=found.sha256, num_bytes=found.num_bytes,
+        )  # fmt: skip
+        _store_checkpoint(run, found.attempt, step)
+    text = f"Version {run.version} was durable but never reported; it was taken over from its checkpoint."
+    record_event(run, "checkpoint_adopted", text, WARNING, version=run.version)
+
+
+def apply_step(run: Run, report: Report) -> str:
+    """A step is durable: mark its batches trained, store the checkpoint, move the version on. Any order, any number."""
+    body = msgspec.convert(report.body, StepReport)
+    attempt = _speaker(run, report)
+    if isinstance(attempt, str):
+        return attempt
+    if run.checkpoints.filter(version=body.version).exists():
+        return f"version {body.version} is stored already"
+    if not is_supervised(run):
+        refused = _mark_batches(run, body)
+        if refused:
+            return refused
+    checkpoint = _store_checkpoint(run, attempt.number, body) if body.checkpoint else None
+    run.step = max(run.step, body.version)
+    if checkpoint is not None:
+        run.version = max(run.version, body.version)
+    run.train_cpu_seconds = attempts.spent_cpu_seconds(run)
+    run.save(update_fields=["step", "version", "train_cpu_seconds"])
+    record_event(run, "step", _describe(body), step=body.version, attempt=attempt.number)
+    step_stored.send(sender=Run, run=run, checkpoint=checkpoint, report=body, attempt=attempt.number)
+    run_changed.send(sender=Run, run=run)
+    return ""
+
+
+def _mark_batches(run: Run, body: StepReport) -> str:
+    known = {str(batch.id): batch for batch in run.batches.exclude(state=BatchState.ABANDONED)}
+    names = body.batch_ids or [body.batch_id]
+    for name in names:
+        if name not in known:
+            return f"the step holds batch {name}, which the run has not"
+    skipped: Mapping[str, str] = body.skipped_groups
+    for name in names:
+        batch: Batch = known[name]
+        batches.mark_trained(batch, skipped if name == body.batch_id else {})
+    return ""
+
+
+def _store_checkpoint(run: Run, attempt: int, body: StepReport) -> Checkpoint:
+    checkpoint = Checkpoint.objects.create(
+        run=run,
+        attempt=attempt,
+        version=body.version,
+        uri=body.checkpoint,
+        adapter=body.adapter,
+        sha256=body.sha256,
+        num_bytes=max(0, body.num_bytes),
+        batch_ids=body.batch_ids,
+        train_cpu_seconds=body.metrics.get("train/cpu_seconds") or attempts.spent_cpu_seconds(run),
+    )
+    checkpoint_published.send(sender=Checkpoint, run=run, checkpoint=checkpoint)
+    return checkpoint
+
+
+def _describe(body: StepReport) -> str:
+    named = (("train/reward_mean", "reward"), ("train/loss", "loss"), ("train/grad_norm", "gradient norm"))
+    values = [f"{label} {body.metrics[name]:.3g}" for name, label in named if name in body.metrics]
+    skipped = f"; {len(body.skipped_groups)} groups skipped" if body.skipped_groups else ""
+    return f"Step {body.version} done{': ' + ', '.join(values) if values else ''}{skipped}."
+
+
+def apply_finished(run: Run, report: Report) -> str:
+    """All steps are done. Step reports that are still on their way stay welcome."""
+    body = msgspec.convert(report.body, TrainerFinished)
+    attempt = _speaker(run, report)
+    if isinstance(attempt, str):
+        return attempt
+    if attempt.state == AttemptState.ENDED:
+        return "the attempt has ended already"
+    attempt.finished_version = body.version
+    attempt.cpu_seconds = max(attempt.cpu_seconds, body.cpu_seconds)
+    attempt.memory_bytes = max(attempt.memory_bytes, body.peak_memory_bytes)
+    attempt.save(update_fields=["finished_version", "cpu_seconds", "memory_bytes"])
+    attempts.end_attempt(attempt, "finished")
+    run.train_cpu_seconds = attempts.spent_cpu_seconds(run)
+    run.save(update_fields=["train_cpu_seconds"])
+    record_event(run, "trainer_finished", f"The trainer finished at version {body.version}.", version=body.version)
+    return ""
+
+
+def apply_failed(run: Run, report: Report) -> str:
+    """The attempt gave up. Without hope the run fails; else the reconciler starts the next attempt."""
+    body = msgspec.convert(report.body, TrainerFailed)
+    attempt = _speaker(run, report)
+    if isinstance(attempt, str):
+        return attempt
+    if attempt.state == AttemptState.ENDED:
+        return "the attempt has ended already"
+    reason = f"{body.code}: {body.message}"
+    if body.retryable:
+        attempts.lose_attempt(run, attempt, reason)
+        return ""
+    record_event(run, "trainer_failed", reason, ERROR, attempt=attempt.number)
+    end_run(run, RunState.FAILED, code=body.code[:40], message=body.message)
+    return ""

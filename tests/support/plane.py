@@ -1,0 +1,419 @@
+"""A scripted data plane: rollout worker, trainer and fleet that speak only messages, with failures on demand."""
+
+import json
+import random
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from django.test import TestCase
+from django.utils import timezone
+
+from apps.runs import jobs, messaging
+from apps.runs.models import Run
+from apps.runs.services import submit_run
+from gpu_workers.contracts.enums import ReasonCode, StopReason, Verdict
+from gpu_workers.contracts.groups import EpisodeRecord, jsonable
+from gpu_workers.contracts.messages import (
+    BatchMessage,
+    FleetJob,
+    GroupReport,
+    Heartbeat,
+    PolicyInstalled,
+    Report,
+    RolloutJob,
+    StepReport,
+    TrainerFailed,
+    TrainerFinished,
+    TrainerStarted,
+    TrainJob,
+)
+from ratchet.store import get_store
+from tests.support.worlds import World
+
+
+@dataclass
+class Chaos:
+    """Probabilities of what can go wrong, each per event."""
+
+    infrastructure_error: float = 0.0
+    engine_error: float = 0.0
+    lost_rollout: float = 0.0  # the worker dies with its group
+    zero_variance: float = 0.0
+    duplicate: float = 0.0  # a report arrives twice
+    resent: float = 0.0  # a group's result is reported again under another id
+    reorder: float = 0.0  # any waiting report is delivered instead of the oldest
+    trainer_crash: float = 0.0  # after the step was made durable, before or after it was reported
+    silent_crash: float = 0.0  # the trainer's host dies: nobody says so
+    zombie: float = 0.0  # a crashed trainer lives on and reports
+    fleet_refusal: float = 0.0
+    slow_rollout: float = 0.0  # a group is kept back for many events
+
+
+@dataclass
+class ScriptedTrainer:
+    """One trainer attempt: takes its batches in order of index, knows what its checkpoint holds."""
+
+    job: TrainJob
+    version: int = 0
+    batch_ids: list[str] = field(default_factory=list)
+    started: bool = False
+    dead: bool = False
+    finished: bool = False
+
+
+class ScriptedPlane:
+    """Holds all messages; `run_until` plays events in a seeded random order until nothing is left to do."""
+
+    def __init__(self, seed: int = 0, chaos: Chaos | None = None) -> None:
+        self.random = random.Random(seed)
+        self.chaos = chaos or Chaos()
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+        self.rollouts: deque[RolloutJob] = deque()
+        self.slow: list[tuple[int, RolloutJob]] = []
+        self.fleet: deque[FleetJob] = deque()
+        self.trains: deque[TrainJob] = deque()
+        self.datasets: deque[str] = deque()
+        self.queues: dict[str, deque[dict[str, Any]]] = defaultdict(deque)
+        self.advances: deque[str] = deque()
+        self.inbox: list[Report] = []
+        self.trainers: list[ScriptedTrainer] = []
+        self.checkpoints: dict[str, list[str]] = {}  # folder key -> batch ids
+        self.answers: list[str] = []  # what ingest said of each delivery
+        self.adapters: set[str] = set()  # on the engines
+        self.events = 0
+        self.wrong_adapters: list[str] = []
+
+    # -- the seams that are replaced
+
+    def send_rollout(self, job: RolloutJob) -> None:
+        job = _wire(job, RolloutJob)
+        if job.policy.adapter and job.policy.adapter not in self.adapters:
+            self.wrong_adapters.append(job.policy.adapter)
+        self.rollouts.append(job)
+
+    def send_train(self, job: TrainJob) -> None:
+        self.trains.append(_wire(job, TrainJob))
+
+    def send_fleet(self, job: FleetJob) -> None:
+        self.fleet.append(_wire(job, FleetJob))
+
+    def put(self, queue: str, payload: dict[str, Any]) -> None:
+        self.queues[queue].append(json.loads(json.dumps(payload)))
+
+    def request_advance(self, run_id: Any, delay_seconds: float = 0.0) -> None:
+        if str(run_id) not in self.advances:
+            self.advances.append(str(run_id))
+
+    def request_dataset(self, run_id: Any) -> None:
+        self.datasets.append(str(run_id))
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("send_rollout", "send_train", "send_fleet", "put", "request_advance", "request_dataset"):
+            monkeypatch.setattr(messaging, name, getattr(self, name))
+        monkeypatch.setattr(timezone, "now", lambda: self.now)
+
+    # -- playing
+
+    def submit(self, world: World, spec: dict[str, Any]) -> Run:
+        with commit():
+            return submit_run(project=world.project, spec=spec, by=world.engineer)
+
+    def play(self, max_events: int = 5000, until: Any = None) -> None:
+        """Play events until nothing is left to do (or `until()`), letting time pass when all is quiet."""
+        quiet = 0
+        while self.events < max_events:
+            if until is not None and until():
+                return
+            if self.step():
+                quiet = 0
+                continue
+            quiet += 1
+            if quiet > 60:
+                return
+            self.pass_time(15)
+
+    def step(self) -> bool:
+        """Play one event. False: there was none."""
+        self.events += 1
+        self.now += timedelta(milliseconds=100)
+        self._release_slow()
+        choices = [act for act, ready in self._possible() if ready]
+        if not choices:
+            return False
+        self.random.choice(choices)()
+        return True
+
+    def _possible(self) -> list[tuple[Any, bool]]:
+        return [
+            (self._advance, bool(self.advances)),
+            (self._deliver, bool(self.inbox)),
+            (self._roll, bool(self.rollouts)),
+            (self._install, bool(self.fleet)),
+            (self._start_trainer, bool(self.trains)),
+            (self._train, any(self._next_batch(t) is not None or self._can_finish(t) for t in self.trainers)),
+            (self._dataset, bool(self.datasets)),
+        ]
+
+    def pass_time(self, seconds: float) -> None:
+        """Move the clock; live trainers send heartbeats; the periodic jobs run."""
+        self.now += timedelta(seconds=seconds)
+        self.heartbeat()
+        with commit():
+            jobs.reap_leases()
+        with commit():
+            jobs.tick()
+
+    def heartbeat(self) -> None:
+        for trainer in self.trainers:
+            if trainer.started and not trainer.dead and not trainer.finished:
+                job = trainer.job
+                beat = Heartbeat(
+                    run_id=job.run_id, attempt=job.attempt, token=job.token, worker="scripted", state="waiting",
+                    step=trainer.version, cpu_seconds=trainer.version * 2.0, memory_bytes=10**9,
+                )  # fmt: skip
+                with commit():
+                    jobs.heartbeat(jsonable(beat))
+
+    # -- control plane's own work
+
+    def _advance(self) -> None:
+        run_id = self.advances.popleft()
+        with commit():
+            jobs.advance(run_id)
+
+    def _dataset(self) -> None:
+        with commit():
+            jobs.build_dataset(self.datasets.popleft())
+
+    def _deliver(self) -> None:
+        index = self.random.randrange(len(self.inbox)) if self._happens(self.chaos.reorder) else 0
+        report = self.inbox.pop(index)
+        if self._happens(self.chaos.duplicate):
+            self.inbox.append(report)
+        self.answers.append(self.ingest(report))
+
+    def ingest(self, report: Report) -> str:
+        with commit():
+            return str(jobs.ingest_report(jsonable(report)))
+
+    # -- rollout worker
+
+    def _release_slow(self) -> None:
+        for item in [item for item in self.slow if item[0] <= self.events]:
+            self.slow.remove(item)
+            self.rollouts.append(item[1])
+
+    def _roll(self) -> None:
+        job = self.rollouts.popleft()
+        if self._happens(self.chaos.slow_rollout):
+            self.slow.append((self.events + self.random.randrange(20, 200), job))
+            return
+        if self._happens(self.chaos.lost_rollout):
+            return
+        if self._happens(self.chaos.infrastructure_error):
+            self.report_failure(job, "infrastructure", "no sandbox could start")
+        elif self._happens(self.chaos.engine_error):
+            self.adapters.clear()
+            self.report_failure(job, "engine", "connection refused")
+        else:
+            self.report_group(job)
+            if self._happens(self.chaos.resent):
+                self.report_group(job)
+
+    def report_group(self, job: RolloutJob, rewards: list[float] | None = None) -> None:
+        if rewards is None:
+            rewards = [float(self.random.random() < 0.5) for _ in range(job.group_size)]
+            rewards[:2] = [0.0, 1.0]
+            if self._happens(self.chaos.zero_variance):
+                rewards = [1.0] * job.group_size
+        episodes = [episode(index, reward, version=job.policy.version) for index, reward in enumerate(rewards)]
+        now = self.now.timestamp()
+        body = GroupReport(
+            group_id=job.group_id, attempt=job.attempt, uri=f"objects/aa/{job.group_id}", transcript=f"objects/bb/{job.group_id}",
+            episodes=episodes, min_version=job.policy.version, max_version=job.policy.version,
+            duration_seconds=3.0, started_at=now - 3, finished_at=now,
+        )  # fmt: skip
+        self.send("group", body, run_id=job.run_id, attempt=job.run_attempt)
+
+    def report_failure(self, job: RolloutJob, boundary: str, error: str) -> None:
+        body = GroupReport(group_id=job.group_id, attempt=job.attempt, error=error, boundary=boundary)
+        self.send("group", body, run_id=job.run_id, attempt=job.run_attempt)
+
+    def send(
+        self,
+        kind: str,
+        body: msgspec.Struct,
+        *,
+        run_id: str = "",
+        attempt: int = 0,
+        token: int = 0,
+        report_id: str = "",
+    ) -> Report:
+        report = Report(
+            report_id=report_id or f"r{self.random.getrandbits(96):024x}", kind=kind, body=jsonable(body), worker="scripted",
+            sent_at=self.now.timestamp(), run_id=run_id, run_attempt=attempt, token=token,
+        )  # fmt: skip
+        self.inbox.append(report)
+        return report
+
+    # -- fleet worker
+
+    def _install(self) -> None:
+        job = self.fleet.popleft()
+        ok = not self._happens(self.chaos.fleet_refusal)
+        if ok:
+            self.adapters |= {item.name for item in job.install}
+            self.adapters -= set(job.retire)
+        body = PolicyInstalled(
+            job_id=job.job_id, ok=ok, message="" if ok else "engine http://127.0.0.1:1 is down", engines=["http://127.0.0.1:1"],
+            installed=[item.name for item in job.install], duration_seconds=0.4, pause_seconds=0.02, num_bytes=1000,
+        )  # fmt: skip
+        self.send("installed", body, run_id=job.run_id, attempt=job.run_attempt)
+
+    # -- trainer
+
+    def _start_trainer(self) -> None:
+        job = self.trains.popleft()
+        batch_ids = list(self.checkpoints.get(job.resume_from, []))
+        trainer = ScriptedTrainer(job, version=len(batch_ids), batch_ids=batch_ids, started=True)
+        self.trainers.append(trainer)
+        self.heartbeat()
+        total = 3 if job.spec["algorithm"]["kind"] == "sft" else 0
+        if total:
+            trainer.version = int(job.resume_from.rpartition("/v")[2] or 0)
+            trainer.batch_ids = []
+        self._say(trainer, "trainer_started", TrainerStarted(
+            resumed_version=trainer.version, batch_ids=batch_ids, total_steps=total, host="scripted"
+        ), "started")  # fmt: skip
+
+    def _say(self, trainer: ScriptedTrainer, kind: str, body: msgspec.Struct, name: str) -> None:
+        job = trainer.job
+        self.send(
+            kind,
+            body,
+            run_id=job.run_id,
+            attempt=job.attempt,
+            token=job.token,
+            report_id=f"{job.run_id}.a{job.attempt}.{name}",
+        )
+
+    def _is_sft(self, trainer: ScriptedTrainer) -> bool:
+        return bool(trainer.job.spec["algorithm"]["kind"] == "sft")
+
+    def _next_batch(self, trainer: ScriptedTrainer) -> BatchMessage | None:
+        if trainer.dead or trainer.finished:
+            return None
+        queue = self.queues[f"batches.{trainer.job.run_id}.{trainer.job.attempt}"]
+        for payload in list(queue):
+            if "stop" in payload:
+                trainer.dead = True
+                return None
+            message = msgspec.convert(payload, BatchMessage)
+            if message.index < trainer.version:
+                queue.remove(payload)
+            elif message.index == trainer.version:
+                return message
+        return None
+
+    def _can_finish(self, trainer: ScriptedTrainer) -> bool:
+        if trainer.dead or trainer.finished:
+            return False
+        return self._is_sft(trainer) or trainer.version >= trainer.job.spec["steps"]
+
+    def _train(self) -> None:
+        able = [t for t in self.trainers if self._next_batch(t) is not None or self._can_finish(t)]
+        trainer = self.random.choice(able)
+        message = self._next_batch(trainer)
+        if self._is_sft(trainer) and trainer.version < 3:
+            self._finish_step(trainer, "")
+        elif message is not None:
+            assert message.batch_id not in trainer.batch_ids, "a batch was trained twice"
+            trainer.batch_ids.append(message.batch_id)
+            self._finish_step(trainer, message.batch_id)
+        else:
+            trainer.finished = True
+            self._say(
+                trainer, "trainer_finished", TrainerFinished(version=trainer.version, cpu_seconds=9.0), "finished"
+            )
+
+    def _finish_step(self, trainer: ScriptedTrainer, batch_id: str) -> None:
+        trainer.version += 1
+        job, version = trainer.job, trainer.version
+        key = f"runs/{job.run_id}/a{job.attempt}/v{version:06d}"
+        publishes = bool(batch_id) or version == 3
+        if publishes:
+            write_checkpoint(key, job.attempt, version)
+            self.checkpoints[key] = list(trainer.batch_ids)
+        if self._crashes(trainer):
+            return
+        body = StepReport(
+            version=version, batch_id=batch_id, batch_ids=list(trainer.batch_ids), checkpoint=key if publishes else "",
+            adapter=f"{key}/adapter" if publishes else "", sha256="b" * 64 if publishes else "", num_bytes=1000,
+            metrics={"train/reward_mean": 0.5, "train/loss": 0.1, "train/grad_norm": 1.0, "train/cpu_seconds": version * 2.0},
+            started_at=self.now.timestamp() - 2, finished_at=self.now.timestamp(), wait_seconds=0.5, train_seconds=1.5,
+        )  # fmt: skip
+        self._say(trainer, "step", body, f"v{version}")
+        self._crashes(trainer)
+
+    def _crashes(self, trainer: ScriptedTrainer) -> bool:
+        if self._happens(self.chaos.silent_crash):
+            trainer.dead = not self._happens(self.chaos.zombie)
+            if trainer.dead:
+                return True
+            # A zombie goes on, but its heartbeats no longer arrive.
+            trainer.started = False
+        elif self._happens(self.chaos.trainer_crash):
+            trainer.dead = True
+            self._say(
+                trainer, "trainer_failed", TrainerFailed(code="killed", message="signal 9"), f"failed{self.events}"
+            )
+            return True
+        return False
+
+    def _happens(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+
+@contextmanager
+def commit() -> Iterator[None]:
+    """A transaction that commits: what waits for the commit runs at the end."""
+    with TestCase.captureOnCommitCallbacks(execute=True):
+        yield
+
+
+def episode(index: int, reward: float | None, *, version: int = 0, **changes: Any) -> EpisodeRecord:
+    """A finished two-turn episode."""
+    scored = reward is not None
+    success = scored and reward >= 1.0
+    values: dict[str, Any] = {
+        "index": index, "seed": index, "stop_reason": StopReason.ANSWERED, "answer": f"{reward}",
+        "verdict": Verdict.PASS if success else Verdict.FAIL if scored else Verdict.ERROR,
+        "reward": reward, "success": success,
+        "reason_code": ReasonCode.OK if success else ReasonCode.WRONG_ANSWER if scored else ReasonCode.VERIFIER_CRASH,
+        "num_turns": 2, "num_tool_calls": 1, "num_prompt_tokens": 20, "num_sampled_tokens": 10, "num_total_tokens": 40,
+        "min_version": version, "max_version": version, "mean_logprob": -0.5, "engine_seconds": 1.0, "queue_seconds": 0.1,
+        "tool_seconds": 0.2 + index / 10, "verifier_seconds": 0.05, "total_seconds": 1.5 + index,
+    } | changes  # fmt: skip
+    return EpisodeRecord(**values)
+
+
+def write_checkpoint(key: str, attempt: int, version: int) -> None:
+    """A complete checkpoint folder, as the trainer lays it out."""
+    store = get_store()
+    store.write(f"{key}/adapter/adapter_model.safetensors", b"weights")
+    manifest = {
+        "format": 1,
+        "identity": {"attempt": attempt, "version": version},
+        "files": {"adapter/adapter_model.safetensors": "b" * 64},
+    }
+    store.write(f"{key}/manifest.json", json.dumps(manifest).encode())
+
+
+def _wire(job: Any, kind: Any) -> Any:
+    return msgspec.json.decode(json.dumps(msgspec.to_builtins(job)), type=kind)
