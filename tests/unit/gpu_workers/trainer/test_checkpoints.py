@@ -1,0 +1,75 @@
+"""Checkpoint folders: complete and whole, or refused with what to do."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from gpu_workers.trainer import checkpoints
+from gpu_workers.trainer.checkpoints import CheckpointError, Identity, TrainerState
+
+IDENTITY = Identity(run_id="r", attempt=2, version=3, spec_hash="s" * 64, base_fingerprint="b" * 64)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
+    state = TrainerState(version=3, batch_ids=["a"], num_updates=3, num_skipped_updates=0, random_states={})
+    checkpoints.write_state(tmp_path, {"master.x": torch.arange(3.0)}, state)
+    checkpoints.seal(tmp_path, IDENTITY)
+    return tmp_path
+
+
+def test_a_whole_checkpoint_passes(folder: Path):
+    manifest = checkpoints.check_folder(folder, spec_hash="s" * 64, base_fingerprint="b" * 64)
+    assert manifest.identity == IDENTITY
+    tensors, state = checkpoints.read_state(folder)
+    assert tensors["master.x"].tolist() == [0.0, 1.0, 2.0]
+    assert state.batch_ids == ["a"]
+
+
+def test_without_its_manifest_it_does_not_count(folder: Path):
+    (folder / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match="not a complete checkpoint"):
+        checkpoints.check_folder(folder)
+
+
+def test_a_torn_manifest_is_refused(folder: Path):
+    data = (folder / "manifest.json").read_bytes()
+    (folder / "manifest.json").write_bytes(data[: len(data) // 2])
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        checkpoints.check_folder(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["state/tensors.safetensors", "state/trainer.json", "adapter/adapter_model.safetensors"]
+)
+def test_damage_anywhere_is_refused_naming_the_file(folder: Path, name: str):
+    path = folder / name
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=f"{name} is damaged"):
+        checkpoints.check_folder(folder)
+    path.unlink()
+    with pytest.raises(CheckpointError, match=f"{name} is missing"):
+        checkpoints.check_folder(folder)
+
+
+def test_one_part_can_be_checked_alone(folder: Path):
+    (folder / "state" / "tensors.safetensors").unlink()
+    checkpoints.check_folder(folder, part="adapter")
+    with pytest.raises(CheckpointError):
+        checkpoints.check_folder(folder, part="state")
+
+
+def test_a_later_format_is_refused(folder: Path):
+    manifest = checkpoints.read_manifest(folder)
+    (folder / "manifest.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, format=99)))
+    with pytest.raises(CheckpointError, match="format 99"):
+        checkpoints.check_folder(folder)
+
+
+def test_names_carry_the_attempt():
+    assert checkpoints.adapter_name("7f", 2, 13) == "run-7f.a2@v13"
+    assert checkpoints.version_key("7f", 2, 13) == "runs/7f/a2/v000013"
