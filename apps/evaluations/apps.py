@@ -6,3 +6,6 @@ from django.apps import AppConfig
 class EvaluationsConfig(AppConfig):
     name = "apps.evaluations"
     label = "evaluations"
+
+    def ready(self) -> None:
+        from apps.evaluations import receivers  # noqa: F401  connects them

@@ -1,0 +1,95 @@
+"""Reads of evaluations: what a person may see, progress, results, the ledger of looks at held-out sets."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db.models import Count, Q, QuerySet
+
+from apps.accounts.permissions import Actor, Permission, has_permission, not_found, permitted_projects
+from apps.evaluations.models import Evaluation, GatePolicy, HeldoutLook
+from apps.evaluations.results import ArmResult, TaskOutcome, arm_results, task_outcomes
+from apps.evaluations.statistics import look_alpha
+from apps.runs.models import GroupState
+from apps.tasks.models import SplitName, Suite
+
+ROTATION_AFTER = 5  # promotions decided on one held-out set
+
+
+@dataclass(frozen=True)
+class EvaluationResults:
+    """`tasks` is None where the reader may not see the content of the split's tasks."""
+
+    evaluation: Evaluation
+    arms: list[ArmResult]
+    tasks: list[TaskOutcome] | None
+
+
+@dataclass(frozen=True)
+class HeldoutLedger:
+    """Looks at one suite's held-out set and what of `alpha` they spent."""
+
+    suite: Suite
+    alpha: float
+    looks: list[HeldoutLook]
+    spent: float
+    left: float
+    next_alpha: float
+
+
+def visible_evaluations(user: Actor) -> QuerySet[Evaluation]:
+    """Evaluations of projects in which the user may read them, newest first, with counts of their groups."""
+    projects = permitted_projects(user, Permission.EVALUATION_READ)
+    evaluations = Evaluation.objects.filter(project__in=projects.values("pk"))
+    return (
+        evaluations.select_related("project", "suite", "run", "created_by", "install")
+        .prefetch_related("arms__policy", "arms__checkpoint")
+        .annotate(
+            num_groups=Count("items"),
+            num_closed=Count("items", filter=Q(items__group__state=GroupState.CLOSED)),
+        )
+        .order_by("-id")
+    )
+
+
+def find_evaluation(user: Actor, evaluation_id: UUID | str) -> Evaluation:
+    """One evaluation the user may see. Raises Problem 404."""
+    evaluation = visible_evaluations(user).filter(pk=evaluation_id).first()
+    if evaluation is None:
+        raise not_found()
+    return evaluation
+
+
+def may_read_tasks(user: Actor, evaluation: Evaluation) -> bool:
+    """Whether answers task by task may be shown: held-out content needs a right of its own."""
+    heldout = evaluation.split == SplitName.HELDOUT
+    permission = Permission.HELDOUT_READ if heldout else Permission.EPISODE_READ
+    return has_permission(user, permission, evaluation.project)
+
+
+def evaluation_results(user: Actor, evaluation: Evaluation, *, with_tasks: bool = True) -> EvaluationResults:
+    """What was measured so far, recomputed from stored episodes."""
+    allowed = with_tasks and may_read_tasks(user, evaluation)
+    return EvaluationResults(evaluation, arm_results(evaluation), task_outcomes(evaluation) if allowed else None)
+
+
+def visible_gate_policies(user: Actor) -> QuerySet[GatePolicy]:
+    projects = permitted_projects(user, Permission.GATE_READ)
+    return GatePolicy.objects.filter(project__in=projects.values("pk")).select_related("project").order_by("-id")
+
+
+def heldout_ledger(suite: Suite, alpha: float = 0.05) -> HeldoutLedger:
+    """The ledger of a suite's held-out set. Callers have checked that the reader may see the suite."""
+    looks = list(
+        HeldoutLook.objects.filter(suite=suite)
+        .select_related("evaluation__created_by")
+        .prefetch_related("evaluation__arms")
+    )
+    spent = sum(look.alpha for look in looks)
+    return HeldoutLedger(suite, alpha, looks, spent, max(0.0, alpha - spent), look_alpha(alpha, len(looks) + 1))
+
+
+def heldout_budgets(user: Actor) -> list[HeldoutLedger]:
+    """Ledgers of the suites that were looked at, for the home page."""
+    projects = permitted_projects(user, Permission.GATE_READ)
+    suites = Suite.objects.filter(project__in=projects.values("pk"), looks__isnull=False).distinct()
+    return [heldout_ledger(suite) for suite in suites.select_related("project").order_by("project__slug", "slug")]
