@@ -1,6 +1,7 @@
 # One command each: demo, test, check, bench, dev, clean.
 PY := .venv/bin/python
 export PYTHONPATH := platform:.
+export PYTHON TORCH_INDEX
 MAKEFLAGS += --no-print-directory
 .PHONY: demo test check bench dev clean install install-dev
 
