@@ -24,7 +24,7 @@ find_python() {
 
 make_venv() {
     [ -x "$venv/bin/python" ] && "$venv/bin/python" -m pip --version >/dev/null 2>&1 && return
-    python=$(find_python)
+    python=$(find_python) || exit 1
     say "Making $venv with $python …"
     "$python" -c 'import venv, ensurepip' 2>/dev/null ||
         fail "$python has no venv module: apt-get install python3-venv (Debian) or python3.11-venv (Ubuntu)"
@@ -87,7 +87,14 @@ install_dev() {
 }
 
 case "$kind" in
-run) make_venv && install_run ;;
-dev) make_venv && install_run && install_dev ;;
+run)
+    make_venv
+    install_run
+    ;;
+dev)
+    make_venv
+    install_run
+    install_dev
+    ;;
 *) fail "unknown kind '$kind': run or dev" ;;
 esac
