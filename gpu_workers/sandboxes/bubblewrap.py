@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -13,6 +12,7 @@ from gpu_workers.contracts.groups import SandboxRecord
 from gpu_workers.contracts.seams import ExecResult, WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract
 from gpu_workers.sandboxes import command
+from gpu_workers.sandboxes.bounds import check_contract, workspace_path
 from gpu_workers.sandboxes.channel import Channel, ChannelError, Identity, Reply, sealed
 from gpu_workers.sandboxes.eventlog import EventLog
 from gpu_workers.sandboxes.seccomp import filter_program
@@ -22,7 +22,6 @@ SANDBOX_UID = 64_717  # of no account; only used when the worker is root
 START_TIMEOUT_SECONDS = 60.0
 GRACE_SECONDS = 10.0  # beyond a call's own time-out, which the server inside enforces
 MAX_STDIN = 16 * 2**20
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 class BubblewrapBackend:
@@ -49,31 +48,6 @@ class BubblewrapBackend:
         """A sandbox that is not started. Raises WorkerError on a contract that asks for more than can be granted."""
         check_contract(contract)
         return BubblewrapSandbox(contract, self.identity)
-
-
-def check_contract(contract: EnvironmentContract) -> None:
-    """Refuse what no backend here grants."""
-    if contract.network:
-        raise WorkerError(
-            Boundary.ENVIRONMENT,
-            "contract.network: True is not supported by this sandbox; set it to False or bring the data in as files",
-            retryable=False,
-        )
-    for name in contract.environment:
-        if not NAME.match(name):
-            raise WorkerError(
-                Boundary.ENVIRONMENT, f"contract.environment: {name!r} is not a variable name", retryable=False
-            )
-    for path in contract.files:
-        workspace_path(path)
-
-
-def workspace_path(path: str) -> str:
-    """A path relative to the workspace. Raises WorkerError(POLICY) on one that leaves it."""
-    inside = path.removeprefix(command.WORKSPACE + "/")
-    if not inside or inside.startswith("/") or ".." in inside.split("/") or "\0" in inside:
-        raise WorkerError(Boundary.POLICY, f"{path!r} is not a path below {command.WORKSPACE}", retryable=False)
-    return inside
 
 
 class BubblewrapSandbox:
@@ -131,7 +105,7 @@ class BubblewrapSandbox:
         limits = self.contract.limits
         return (
             f"{bwrap_version(command.find_bwrap())}: user, pid, net, ipc, uts, cgroup namespaces; seccomp; "
-            f"no capabilities; host uid {uid}, inside {command.INNER_UID}; workspace tmpfs of {limits.disk_bytes} bytes; "
+            f"no capabilities; uid {uid}, inside {command.INNER_UID}; workspace {limits.disk_bytes} bytes of tmpfs; "
             f"memory {limits.memory_bytes} bytes by RLIMIT_AS and PSS of the tree every 50 ms; cpu by RLIMIT_CPU and "
             f"sum of the tree; {limits.num_processes} processes by RLIMIT_NPROC; python {python}"
         )

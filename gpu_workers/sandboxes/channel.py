@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-REPLY = struct.Struct("<iBBdII")
-TIMED_OUT, TRUNCATED = 1, 2
-LIMITS = ("", "memory", "cpu", "processes", "disk", "output")
+from gpu_workers.sandboxes.inside.wire import HELLO, LIMITS, REPLY, REQUEST_LENGTH, TIMED_OUT, TRUNCATED
+
 CREDENTIALS = struct.Struct("3i")
 MAX_REQUEST = 64 * 2**20
 MAX_START_ERROR = 4096
@@ -61,6 +60,7 @@ class Channel:
 
     def __init__(self) -> None:
         self.monitor: subprocess.Popen[bytes] | None = None
+        self.monitor_fd = -1  # pidfd of bubblewrap's outer process
         self.server_fd = -1  # pidfd of process 1 inside
         self.workspace_fd = -1  # keeps the workspace readable after the namespaces are gone
         self.reader: asyncio.StreamReader | None = None
@@ -79,7 +79,7 @@ class Channel:
         with theirs:
             self.monitor = subprocess.Popen(
                 argv,
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 env={},
@@ -89,6 +89,7 @@ class Channel:
                 group=identity.gid,
                 extra_groups=None if identity.uid is None else [],
             )
+        self.monitor_fd = os.pidfd_open(self.monitor.pid)
         try:
             await asyncio.wait_for(_readable(ours.fileno()), timeout)
         except TimeoutError as error:
@@ -109,7 +110,7 @@ class Channel:
                 self.workspace_fd = array.array("i", payload[:4])[0]
             elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
                 pid = CREDENTIALS.unpack(payload[: CREDENTIALS.size])[0]
-        if data != b"R" or self.workspace_fd < 0 or not pid:
+        if data != HELLO or self.workspace_fd < 0 or not pid:
             raise ChannelError(self._start_complaint() or "ended before it was ready")
         self.server_fd = os.pidfd_open(pid)
 
@@ -130,7 +131,7 @@ class Channel:
             raise ChannelError(f"a request of {len(data)} bytes is too large (limit {MAX_REQUEST})")
         try:
             async with asyncio.timeout(timeout):
-                self.writer.write(struct.pack("<I", len(data)) + data)
+                self.writer.write(REQUEST_LENGTH.pack(len(data)) + data)
                 await self.writer.drain()
                 return await self._read_reply(self.reader, output_limit)
         except (ConnectionError, asyncio.IncompleteReadError) as error:
@@ -167,8 +168,14 @@ class Channel:
             os.close(self.server_fd)
             self.server_fd = -1
         if self.monitor is not None:
-            await _end_monitor(self.monitor)
-            self.monitor = None
+            if self.monitor.poll() is None:
+                self.monitor.kill()
+                await _readable(self.monitor_fd)
+                self.monitor.wait()
+            if self.monitor.stderr is not None:
+                self.monitor.stderr.close()
+            os.close(self.monitor_fd)
+            self.monitor, self.monitor_fd = None, -1
 
     def release(self) -> None:
         """Give up the workspace."""
@@ -177,24 +184,16 @@ class Channel:
             self.workspace_fd = -1
 
 
-async def _end_monitor(monitor: subprocess.Popen[bytes]) -> None:
-    if monitor.poll() is None:
-        monitor.kill()
-        pidfd = os.pidfd_open(monitor.pid)
-        try:
-            await _readable(pidfd)
-        finally:
-            os.close(pidfd)
-        monitor.wait()
-    if monitor.stderr is not None:
-        monitor.stderr.close()
-
-
 async def _readable(fd: int) -> None:
     """Wait until a descriptor is readable; a pidfd is when its process has ended."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
-    loop.add_reader(fd, lambda: ready.done() or ready.set_result(None))
+
+    def set_ready() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(fd, set_ready)
     try:
         await ready
     finally:

@@ -1,6 +1,7 @@
 """The bubblewrap command line: which binary, which Python, which namespaces, mounts and masks."""
 
 import importlib.util
+import marshal
 import os
 import shutil
 import stat
@@ -15,15 +16,28 @@ from pathlib import Path
 from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract
+from gpu_workers.sandboxes.bounds import WORKSPACE
 
 INNER_UID = 65534
 SHM_BYTES = 16 * 2**20
 TMP_BYTES = 64 * 2**20
-WORKSPACE = "/workspace"
 PATH = "/usr/local/bin:/usr/bin:/bin"
-RESIDENT = Path(__file__).with_name("resident.py")
-COMPILE = (
-    "import marshal,sys;sys.stdout.buffer.write(marshal.dumps(compile(sys.stdin.buffer.read(),'resident','exec')))"
+INSIDE = Path(__file__).parent / "inside"
+PACKAGE = "gpu_workers.sandboxes.inside"
+MODULES = ("wire", "limits", "operations", "server")  # in the order of their imports
+COMPILE = """
+import marshal, sys
+sources = marshal.load(sys.stdin.buffer)
+codes = [(name, compile(text, name, "exec", dont_inherit=True)) for name, text in sources]
+sys.stdout.buffer.write(marshal.dumps(codes))
+"""
+# Runs inside: modules come from memory, so that no file of this project is visible to the policy.
+START = (
+    "import marshal,os,sys\n"
+    "for name,code in marshal.loads(os.pread({fd},1<<22,0)):\n"
+    " module=sys.modules[name]=type(sys)(name)\n"
+    " exec(code,module.__dict__)\n"
+    "module.main()"
 )
 MIN_PYTHON = (3, 9)
 
@@ -77,13 +91,15 @@ def _open_to_others(path: Path) -> bool:
 
 
 def _compile_server(python: str) -> bytes:
-    """Marshalled code of the resident server, made by the interpreter that will run it."""
+    """Marshalled modules of the resident server, made by the interpreter that will run them."""
     check = f"import sys;sys.exit(sys.version_info<{MIN_PYTHON!r})"
     if subprocess.run([python, "-I", "-S", "-c", check], check=False, timeout=30).returncode:
         raise unavailable(f"{python} is older than Python {'.'.join(map(str, MIN_PYTHON))}; install a newer python3")
-    done = subprocess.run(
-        [python, "-I", "-S", "-c", COMPILE], input=RESIDENT.read_bytes(), check=True, capture_output=True, timeout=30
-    )
+    parents = ["gpu_workers", "gpu_workers.sandboxes", PACKAGE]
+    sources = [(name, "") for name in parents]
+    sources += [(f"{PACKAGE}.{name}", (INSIDE / f"{name}.py").read_text(encoding="utf-8")) for name in MODULES]
+    command = [python, "-I", "-S", "-c", COMPILE]
+    done = subprocess.run(command, input=marshal.dumps(sources, 2), check=True, capture_output=True, timeout=30)
     return done.stdout
 
 
@@ -124,14 +140,15 @@ def command_line(
     if python.prefix:
         line += ["--ro-bind", python.prefix, python.prefix]
     line += [
-        "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--ro-bind-try", "/etc/alternatives", "/etc/alternatives",
+        "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache",
+        "--ro-bind-try", "/etc/alternatives", "/etc/alternatives",
         "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys",
-        "--dev", "/dev", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
-        "--size", str(min(TMP_BYTES, limits.disk_bytes)), "--tmpfs", "/tmp",
+        "--dev", "/dev", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev",  # noqa: S108
+        "--size", str(min(TMP_BYTES, limits.disk_bytes)), "--tmpfs", "/tmp",  # noqa: S108
         "--perms", "0700", "--size", str(limits.disk_bytes), "--tmpfs", WORKSPACE, "--chdir", WORKSPACE,
         "--remount-ro", "/", "--cap-drop", "ALL", "--seccomp", str(seccomp_fd), "--",
     ]  # fmt: skip
-    start = f"import marshal,os;exec(marshal.loads(os.pread({server_fd},1<<22,0)))"
+    start = START.format(fd=server_fd)
     return [*line, python.path, "-I", "-S", "-c", start, str(limits.num_processes), str(limits.disk_bytes)]
 
 

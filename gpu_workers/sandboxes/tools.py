@@ -69,7 +69,7 @@ def load_tool(spec: ToolSpec) -> Tool:
 
 
 class ToolBox:
-    """Tools bound to one sandbox. Their code is held by process 1 of the sandbox; the policy's code cannot change it."""
+    """Tools bound to one sandbox. Their code is in no file of it: the policy can neither read nor change it."""
 
     def __init__(self, sandbox: Sandbox, tools: Sequence[ToolSpec], output_bytes: int = 64 * 2**10) -> None:
         self.sandbox = sandbox

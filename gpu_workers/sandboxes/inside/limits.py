@@ -1,0 +1,120 @@
+"""Limits kept from inside: rlimits, use of the whole process tree, and the end of every process but this one."""
+
+# Neither pathlib nor contextlib: they would double the start-up time.
+# ruff: noqa: PTH208, SIM105
+import os
+import resource
+
+PR_SET_DUMPABLE = 4
+SIGKILL, SIGXCPU, SIGXFSZ = 9, 24, 25  # the signal module would import enum
+WRITABLE = ("/workspace", "/tmp", "/dev/shm")  # noqa: S108
+MAX_INODES = 20_000  # an empty file costs kernel memory that no size limit counts
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def _find_prctl() -> tuple:
+    """libc's prctl by the bare extension module: all of ctypes would take as long as Python's own start."""
+    try:
+        import _ctypes
+
+        return _ctypes.call_function, _ctypes.dlsym(_ctypes.dlopen(None, 2), "prctl")  # type: ignore[arg-type]
+    except (ImportError, OSError, AttributeError):
+        return None, 0
+
+
+_CALL, _PRCTL = _find_prctl()
+
+
+def set_dumpable(value: int) -> None:
+    """prctl(PR_SET_DUMPABLE); where it cannot be called the sandbox still holds, its server is only less guarded."""
+    if _CALL is not None:
+        _CALL(_PRCTL, (PR_SET_DUMPABLE, value, 0, 0, 0))
+
+
+def limit_self(num_processes: int, disk_bytes: int) -> None:
+    """Limits of this process and all it starts."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    resource.setrlimit(resource.RLIMIT_NPROC, (num_processes, num_processes))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (disk_bytes, disk_bytes))
+
+
+def limit_call(memory_bytes: int, cpu_seconds: int) -> None:
+    """Limits of one call's processes, each."""
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
+
+
+class Usage:
+    """Memory, CPU time and number of processes of everything but process 1."""
+
+    def __init__(self) -> None:
+        self.reaped = _reaped_cpu()
+        self.memory = 0
+        self.cpu = 0.0
+        self.processes = 0
+
+    def scan(self) -> None:
+        self.memory = self.processes = ticks = 0
+        for name in os.listdir("/proc"):
+            if not name.isdigit() or name == "1":
+                continue
+            try:
+                fields = _slurp("/proc/" + name + "/stat").rsplit(b")", 1)[1].split()
+                ticks += int(fields[11]) + int(fields[12])
+                self.memory += _memory(name)
+                self.processes += 1
+            except (OSError, IndexError, ValueError):
+                continue  # ended meanwhile
+        self.cpu = _reaped_cpu() - self.reaped + ticks / CLOCK_TICKS
+
+
+def disk_full() -> bool:
+    """Whether the workspace or another writable folder has no room or too many files."""
+    for folder in WRITABLE:
+        state = os.statvfs(folder)
+        if state.f_bavail == 0 or state.f_files - state.f_ffree > MAX_INODES:
+            return True
+    return False
+
+
+def too_many_files() -> bool:
+    return any(s.f_files - s.f_ffree > MAX_INODES for s in map(os.statvfs, WRITABLE))
+
+
+def kill_all() -> None:
+    """Kill and reap every process of the namespace but this one."""
+    while True:
+        try:
+            os.kill(-1, SIGKILL)
+        except ProcessLookupError:
+            pass
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def _reaped_cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _slurp(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(fd, 65536)
+    finally:
+        os.close(fd)
+
+
+def _memory(name: str) -> int:
+    """Proportional set size in bytes; resident size where a process hides its map."""
+    try:
+        for line in _slurp("/proc/" + name + "/smaps_rollup").splitlines():
+            if line.startswith(b"Pss:"):
+                return int(line.split()[1]) * 1024
+    except PermissionError:
+        return int(_slurp("/proc/" + name + "/statm").split()[1]) * PAGE
+    return 0

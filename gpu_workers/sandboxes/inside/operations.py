@@ -1,0 +1,128 @@
+"""What a call does in the process forked for it: run a program, a script or a function, write or read files."""
+
+# No pathlib: it would double the start-up time.
+# ruff: noqa: PTH103, PTH113, PTH118, PTH120, S606
+import os
+import sys
+
+from gpu_workers.sandboxes.inside.limits import limit_call, set_dumpable
+
+WORKSPACE = "/workspace"
+
+
+def be_child(request: dict, out_write: int, err_write: int) -> None:
+    """Become the call; never returns."""
+    code = 70
+    try:
+        os.setsid()
+        limit_call(request["memory"], request["cpu"])
+        stdin = os.memfd_create("stdin")
+        _write_all(stdin, request.get("stdin", b""))
+        os.lseek(stdin, 0, os.SEEK_SET)
+        os.dup2(stdin, 0)
+        os.dup2(out_write if request["op"] in ("exec", "run") else err_write, 1)
+        os.dup2(err_write, 2)
+        os.chdir(WORKSPACE)
+        if request["op"] != "call":  # a tool's or verifier's own memory stays closed to what it starts
+            set_dumpable(1)
+        code = OPERATIONS[request["op"]](request, out_write)
+    except OSError as error:
+        os.write(2, (request["op"] + ": " + str(error) + "\n").encode())
+        code = 74
+    except MemoryError:
+        os.write(2, b"out of memory\n")
+        code = 71
+    finally:
+        os._exit(code)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def run_program(request: dict, _: int) -> int:
+    """exec: replace the child by a program."""
+    argv = request["argv"]
+    try:
+        os.execvp(argv[0], argv)
+    except FileNotFoundError:
+        os.write(2, (argv[0] + ": not found\n").encode())
+        return 127
+    except PermissionError:
+        os.write(2, (argv[0] + ": permission denied\n").encode())
+        return 126
+
+
+def run_script(request: dict, _: int) -> int:
+    """run: Python code as __main__, with the workspace importable."""
+    sys.path.insert(0, WORKSPACE)
+    return _in_module("__main__", request, -1)
+
+
+def run_function(request: dict, out_write: int) -> int:
+    """call: the module's function with the arguments; its text goes to the private pipe, not to stdout."""
+    return _in_module("tool", request, out_write)
+
+
+def _in_module(name: str, request: dict, out_write: int) -> int:
+    """Execute the source as module `name`; the exit code Python itself would give."""
+    module = type(sys)(name)
+    sys.modules[name] = module
+    code = 0
+    try:
+        exec(compile(request["source"], "<" + name + ">", "exec"), module.__dict__)  # noqa: S102
+        if out_write >= 0:
+            result = getattr(module, request["function"])(request["arguments"])
+            text = result if isinstance(result, str) else repr(result)
+            _write_all(out_write, text.encode("utf-8", "replace"))
+        if "threading" in sys.modules:
+            sys.modules["threading"]._shutdown()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        if isinstance(stop.code, str):
+            os.write(2, (stop.code + "\n").encode())
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code & 255
+
+
+def write_files(request: dict, _: int) -> int:
+    for path, data in request["files"].items():
+        target = os.path.join(WORKSPACE, path)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+        if not os.path.isfile("/proc/self/fd/" + str(fd)):
+            raise OSError(path + " is not a regular file")
+        os.ftruncate(fd, 0)
+        _write_all(fd, data)
+        os.close(fd)
+    return 0
+
+
+def read_file(request: dict, out_write: int) -> int:
+    fd = os.open(os.path.join(WORKSPACE, request["path"]), os.O_RDONLY | os.O_NONBLOCK)
+    if not os.path.isfile("/proc/self/fd/" + str(fd)):
+        raise OSError(request["path"] + " is not a regular file")
+    left = request["limit"]
+    while left > 0:
+        data = os.read(fd, min(left, 65536))
+        if not data:
+            break
+        left -= len(data)
+        _write_all(out_write, data)
+    return 0
+
+
+OPERATIONS = {
+    "exec": run_program,
+    "run": run_script,
+    "call": run_function,
+    "write": write_files,
+    "read": read_file,
+}
