@@ -10,6 +10,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.messages import AdapterInstall, PolicyInstalled
 from gpu_workers.contracts.queues import CHANNEL_CHANGES
 from gpu_workers.contracts.seams import WorkerError
@@ -61,16 +62,18 @@ class ChannelTable:
     async def _switch(self, binding: ChannelBinding) -> None:
         try:
             await self._ensure_adapter(binding)
+            if self._serving.get(binding.model) != binding:
+                logger.info("%s serves %s (epoch %d)", binding.model, binding.policy, binding.epoch)
+            self._serving[binding.model] = binding
         except WorkerError as error:
-            self.problem = f"{binding.model} stays on its policy: {error}"
+            self.problem = f"{binding.model} cannot serve {binding.policy} yet: {error}"
             logger.warning(self.problem)
+        serving = self._serving.get(binding.model)
+        if serving is None:
             return
-        if self._serving.get(binding.model) != binding:
-            logger.info("%s serves %s (epoch %d)", binding.model, binding.policy, binding.epoch)
-        self._serving[binding.model] = binding
         # Repeated with every refresh: it is also how the control plane knows that this gateway lives.
         try:
-            await self._control.acknowledge(self._gateway, binding)
+            await self._control.acknowledge(self._gateway, serving)
         except ControlError as error:
             self.problem = str(error)
 
@@ -80,13 +83,7 @@ class ChannelTable:
         install = AdapterInstall(name=binding.adapter, uri=binding.adapter_uri, sha256=binding.adapter_sha256)
         result = await self._install([install])
         if not result.ok:
-            raise _install_error(result)
-
-
-def _install_error(result: PolicyInstalled) -> WorkerError:
-    from gpu_workers.contracts.enums import Boundary
-
-    return WorkerError(Boundary.ENGINE, result.message or "the adapter could not be installed")
+            raise WorkerError(Boundary.ENGINE, result.message or "the adapter could not be installed")
 
 
 class ChannelFollower:

@@ -1,5 +1,6 @@
 """One chat completion: the request checked, rendered to tokens, answered whole or as a stream."""
 
+import asyncio
 import json
 import secrets
 import time
@@ -104,7 +105,8 @@ class Completion:
                     sent = text
         finally:
             if result is None or not _done(result):
-                await self._engine.abort(self.id)
+                # Shielded: this also runs when the client has gone and the response's task is being cancelled.
+                await asyncio.shield(asyncio.ensure_future(self._engine.abort(self.id)))
         if result is not None:
             yield self._event({}, _finish(result))
             if self._request.include_usage:

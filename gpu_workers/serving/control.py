@@ -13,6 +13,7 @@ SECRET_HEADER = "X-Ratchet-Worker-Secret"  # noqa: S105 (a header's name)
 ACTIVE_SECONDS = 30.0  # a revocation is pushed; this bounds it where the push was lost
 INACTIVE_SECONDS = 3.0
 MAX_CACHED_TOKENS = 4096
+MAX_TOKEN_LENGTH = 200
 
 
 class ControlError(RuntimeError):
@@ -95,6 +96,8 @@ class TokenCache:
         self._known: OrderedDict[str, tuple[float, Introspection]] = OrderedDict()
 
     async def introspect(self, token: str) -> Introspection:
+        if len(token) > MAX_TOKEN_LENGTH:
+            return Introspection(active=False)
         digest = hashlib.sha256(token.encode()).hexdigest()
         until, known = self._known.get(digest, (0.0, Introspection(active=False)))
         if self._clock() < until:
