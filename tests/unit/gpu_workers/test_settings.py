@@ -1,0 +1,55 @@
+from pathlib import Path
+
+import pytest
+
+from gpu_workers.settings import SettingsError, load_settings
+
+
+def test_defaults_are_below_the_home(tmp_path: Path) -> None:
+    worker = load_settings({"RATCHET_HOME": str(tmp_path)})
+    assert worker.models_dir == tmp_path / "models"
+    assert worker.store.url == f"file://{tmp_path / 'objects'}"
+    assert worker.broker_url.startswith("redis://")
+    assert (worker.redis_url, worker.engine_urls, worker.control_url) == ("", (), "http://127.0.0.1:8000")
+
+
+def test_given_values(tmp_path: Path) -> None:
+    worker = load_settings(
+        {
+            "RATCHET_HOME": str(tmp_path),
+            "REDIS_URL": "redis://r:1/0",
+            "ROLLOUT_ENGINE_URLS": "http://a:1/, http://b:2",
+            "RATCHET_CONTROL_URL": "https://c/",
+            "RATCHET_WORKER_SECRET": "s",
+        }
+    )
+    assert worker.broker_url == worker.redis_url == "redis://r:1/0"
+    assert worker.engine_urls == worker.require_engines() == ("http://a:1", "http://b:2")
+    assert (worker.control_url, worker.worker_secret) == ("https://c", "s")
+
+
+def test_the_local_engine_and_control_plane_are_found_by_their_ports(tmp_path: Path) -> None:
+    worker = load_settings({"RATCHET_HOME": str(tmp_path), "RATCHET_ENGINE_PORT": "31", "RATCHET_PORT": "32"})
+    assert (worker.engine_urls, worker.control_url) == (("http://127.0.0.1:31",), "http://127.0.0.1:32")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("CELERY_BROKER_URL", "http://x"),
+        ("REDIS_URL", "localhost:6379"),
+        ("ROLLOUT_ENGINE_URLS", "http://a,b:2"),
+        ("RATCHET_ENGINE_PORT", "many"),
+        ("RATCHET_PORT", "70000"),
+        ("OBJECT_STORE_URL", "gopher://x/y"),
+        ("RATCHET_CONTROL_URL", "ftp://x"),
+    ],
+)
+def test_errors_start_with_the_variable(tmp_path: Path, name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{name}: "):
+        load_settings({"RATCHET_HOME": str(tmp_path), name: value})
+
+
+def test_missing_engines_are_named_when_they_are_needed(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"^ROLLOUT_ENGINE_URLS: "):
+        load_settings({"RATCHET_HOME": str(tmp_path)}).require_engines()
