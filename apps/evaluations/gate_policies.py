@@ -78,8 +78,8 @@ def resolve_gate_policy(project: Project, ref: str) -> GatePolicy:
     found = GatePolicy.objects.filter(project=project, slug=slug).order_by("-version")
     policy = found.filter(version=int(version)).first() if version.isdecimal() else None if version else found.first()
     if policy is None:
-        rows = GatePolicy.objects.filter(project=project).order_by("slug", "version")
-        message = f"{ref!r} is unknown in project {project.slug}; gate policies: {', '.join(map(str, rows)) or 'none yet'}"
+        known = ", ".join(map(str, GatePolicy.objects.filter(project=project).order_by("slug", "version")))
+        message = f"{ref!r} is unknown in project {project.slug}; gate policies: {known or 'none yet'}"
         errors = [{"path": "gate_policy", "message": message}]
         raise Problem("unknown_gate_policy", 400, f"The gate policy {message}.", errors)
     return policy

@@ -1,0 +1,10 @@
+"""Fixtures of evaluation tests."""
+
+import pytest
+
+from tests.support.evaluations import Workers
+
+
+@pytest.fixture
+def workers(monkeypatch) -> Workers:
+    return Workers(monkeypatch)
