@@ -45,7 +45,7 @@ def _close_stale(run: Run, group: Group, bound: int) -> None:
 
 
 def _create(run: Run, attempt: RunAttempt, planned: PlannedBatch, rows: Mapping[object, Group]) -> Batch:
-    batch = Batch.objects.create(run=run, attempt=attempt.number, index=planned.index)
+    batch = Batch.objects.create(run=run, attempt=attempt.number, index=planned.index, sent_at=timezone.now())
     members = [rows[member.id] for member in planned.members]
     for group, member in zip(members, planned.members, strict=True):
         group.state = states.move_group(group.state, GroupState.BATCHED)

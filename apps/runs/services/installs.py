@@ -39,6 +39,7 @@ def request_install(
         base_model=base_model,
         install=[msgspec.to_builtins(item) for item in install],
         retire=retire,
+        sent_at=timezone.now(),
     )
     _send(row)
     return row
