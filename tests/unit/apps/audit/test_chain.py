@@ -47,9 +47,9 @@ def test_projects_have_chains_of_their_own(project, other_project, events):
 
 @pytest.mark.parametrize("statement", ["UPDATE audit_auditevent SET reason = 'x'", "DELETE FROM audit_auditevent"])
 def test_the_database_refuses_changes(events, statement):
-    with pytest.raises((IntegrityError, InternalError), match="append-only"), transaction.atomic():
-        with connection.cursor() as cursor:
-            cursor.execute(statement)
+    refused = pytest.raises((IntegrityError, InternalError), match="append-only")
+    with refused, transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(statement)
     assert AuditEvent.objects.count() == 3
 
 
