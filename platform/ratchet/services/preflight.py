@@ -1,4 +1,4 @@
-"""What is checked before anything starts: ports, disk space, a writable home."""
+"""What is checked before processes start: ports, disk space, a writable home, servers that answer."""
 
 import os
 import shutil
@@ -6,9 +6,13 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
+import psycopg
+import redis
+
 from ratchet.services.errors import ServiceError
 
 _LEAST_FREE_BYTES = 512 * 2**20
+_ANSWER_SECONDS = 10
 
 
 def require_free_ports(ports: Mapping[str, int]) -> None:
@@ -41,3 +45,28 @@ def require_usable_home(home: Path) -> None:
             f"The disk of RATCHET_HOME={home} is full: {free // 2**20} MB are free, {_LEAST_FREE_BYTES // 2**20} MB "
             "are needed. Make room, or set RATCHET_HOME to a folder on another disk."
         )
+
+
+def require_database(url: str) -> None:
+    """Raise ServiceError where PostgreSQL does not let us in."""
+    try:
+        psycopg.connect(url, connect_timeout=_ANSWER_SECONDS).close()
+    except psycopg.Error as error:
+        raise ServiceError(
+            f"PostgreSQL of DATABASE_URL does not let us in: {str(error).strip()}. Check host, user, password and that "
+            "the database exists; or unset DATABASE_URL to use the embedded one."
+        ) from error
+
+
+def require_redis(url: str) -> None:
+    """Raise ServiceError where Valkey or Redis does not answer."""
+    try:
+        with redis.Redis.from_url(
+            url, socket_timeout=_ANSWER_SECONDS, socket_connect_timeout=_ANSWER_SECONDS
+        ) as client:
+            client.ping()
+    except redis.RedisError as error:
+        raise ServiceError(
+            f"Valkey of REDIS_URL does not answer: {error}. Check host, password and that it runs; or unset REDIS_URL "
+            "to use the embedded one."
+        ) from error

@@ -19,6 +19,7 @@ from ratchet.services.errors import ServiceError
 from ratchet.services.postgres import EmbeddedPostgres
 from ratchet.services.processes import (
     PROCESSES,
+    Plane,
     ProcessSpec,
     control_environment,
     data_environment,
@@ -36,6 +37,7 @@ _READY_SECONDS = 120.0
 _STEADY_SECONDS = 30.0  # a process that lived so long starts again without delay
 _MAX_DELAY_SECONDS = 30.0
 _MAX_FAILURES_AT_START = 3
+_INTERRUPTED = 130  # as shells have it: the command did not come to its end
 
 
 class Stopped(Exception):
@@ -73,7 +75,7 @@ class Supervisor:
         """Start, run `then` once all is ready, supervise until a signal. Returns the exit status."""
         preflight.require_usable_home(self.env.home.root)
         handle = lock.acquire(self.env.home.lock)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._request_stop)
         sentinel: subprocess.Popen[bytes] | None = None
         try:
@@ -83,7 +85,7 @@ class Supervisor:
             self._start()
             return self._supervise(then, exit_after)
         except Stopped:
-            return 0
+            return _INTERRUPTED if exit_after else 0
         finally:
             self._stop_all()
             if sentinel is not None and sentinel.stdin is not None:
@@ -124,6 +126,9 @@ class Supervisor:
         if not self.env.engine_embedded:
             table = [spec for spec in table if spec.name != "engine"]
         if table:
+            preflight.require_redis(self.env.redis_url)
+        if any(spec.plane is Plane.CONTROL for spec in table):
+            preflight.require_database(self.env.database_url)
             self.say("Preparing the database …")
             self._run_step("migrate", [sys.executable, str(ROOT / "manage.py"), "migrate", "--no-input", "-v", "1"])
         # The engine needs its model's files first; everything else starts meanwhile, so that people can watch.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from ratchet.services.marks import server_processes
+from ratchet.services.marks import marked_processes, server_processes
 from tests.integration.services.machine import Machine, free_port, wait_for
 
 SERVERS = "postgres,valkey"
@@ -95,6 +95,20 @@ open('{pid_file}', 'w').write(str(p.pid)); time.sleep(300)"
     assert wait_for(lambda: machine.living() == [])
 
 
+def test_killed_worker_is_started_again(machine: Machine) -> None:
+    machine.variables["RATCHET_ENGINE_PORT"] = str(free_port())
+    machine.up("--only", "valkey,fleet")
+    first = pid_of(machine, "fleet")
+    os.kill(first, signal.SIGKILL)
+    assert wait_for(lambda: pid_of(machine, "fleet") not in (0, first))
+
+
+def pid_of(machine: Machine, name: str) -> int:
+    """Process id of the oldest process of that name; 0 when there is none."""
+    found = [process.pid for process in marked_processes(f"{machine.root}:") if process.name == name]
+    return min(found, default=0)
+
+
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -102,7 +116,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_stop_everything(machine: Machine, number: int) -> None:
     machine.up("--only", SERVERS)
     assert machine.signal(number) == 0
@@ -115,6 +129,12 @@ def test_exit_gives_the_status_of_the_command(machine: Machine, status: int) -> 
     code = f"import os, sys; assert os.environ['DATABASE_URL'] and os.environ['REDIS_URL']; sys.exit({status})"
     done = machine.run("up", "--only", SERVERS, "--exit", "--then", f'{sys.executable} -c "{code}"')
     assert done.returncode == status, done.stdout + done.stderr
+    assert machine.living() == []
+
+
+def test_interrupting_the_command_is_no_success(machine: Machine) -> None:
+    machine.up("--only", "valkey", "--exit", "--then", "sleep 300")
+    assert machine.signal(signal.SIGINT) == 130
     assert machine.living() == []
 
 
@@ -164,6 +184,16 @@ def test_parts_with_a_url_are_not_started(machine: Machine) -> None:
     }
     machine.up("--only", SERVERS)
     assert machine.living() == []
+
+
+def test_servers_of_ones_own_that_do_not_answer_are_named(machine: Machine) -> None:
+    machine.variables["REDIS_URL"] = f"redis://127.0.0.1:{free_port()}/0"
+    done = machine.run("up", "--only", "control")
+    assert done.returncode == 1 and "REDIS_URL" in done.stderr and "Traceback" not in done.stderr
+    del machine.variables["REDIS_URL"]
+    machine.variables["DATABASE_URL"] = "postgres://somebody@127.0.0.1:1/x"
+    done = machine.run("up", "--only", "valkey,control")
+    assert done.returncode == 1 and "DATABASE_URL" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_unknown_process_and_bad_variable_are_named(machine: Machine) -> None:

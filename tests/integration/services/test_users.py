@@ -55,7 +55,7 @@ def other_user(request: pytest.FixtureRequest) -> Iterator[Machine]:
 
 
 def test_another_user_keeps_data_over_a_kill(other_user: Machine) -> None:
-    other_user.up("--only", "postgres,valkey", "--then", "true")
+    other_user.up("--only", "postgres,valkey")
     assert other_user.living() == ["postgres", "valkey"]
     uid = other_user.root.stat().st_uid
     for process in server_processes(other_user.home):
