@@ -14,6 +14,7 @@ from gpu_workers.contracts.queues import batch_queue
 
 PREFETCH = 16
 POLL_SECONDS = 1.0
+VISIBILITY_TIMEOUT_SECONDS = 12 * 3600  # Redis: a batch may lie here for long before its turn
 
 
 class BatchSource(Protocol):
@@ -107,7 +108,8 @@ class KombuBatches:
 
     def _connect(self) -> None:
         self._inbox = BatchInbox(self._run_id, self._attempt)
-        self._connection = Connection(self._url)
+        options = {"visibility_timeout": VISIBILITY_TIMEOUT_SECONDS} if "redis" in self._url else {}
+        self._connection = Connection(self._url, transport_options=options)
         self._connection.ensure_connection(max_retries=60, interval_start=0.2, interval_step=0.5, interval_max=10)
         self._consumer = Consumer(
             self._connection,

@@ -194,12 +194,15 @@ class TokenLogprobs(torch.autograd.Function):
         ctx.temperature = temperature
         if wants_grad:
             ctx.save_for_backward(torch.cat(slopes) if slopes else hidden_UD)
-        empty = hidden_UD.new_zeros(0, dtype=torch.float32)
-        entropies = torch.cat(entropy) if entropy else empty
+        logprobs, entropies = _join(logprob, hidden_UD), _join(entropy, hidden_UD)
         ctx.mark_non_differentiable(entropies)
-        return (torch.cat(logprob) if logprob else empty), entropies
+        return logprobs, entropies
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         (slopes,) = ctx.saved_tensors
         return slopes * (grads[0][:, None] / ctx.temperature).to(slopes.dtype), None, None, None
+
+
+def _join(chunks: Sequence[Tensor], like: Tensor) -> Tensor:
+    return torch.cat(list(chunks)) if chunks else like.new_zeros(0, dtype=torch.float32)

@@ -127,7 +127,7 @@ def test_an_adapter_survives_the_round_trip(base: BaseModel, model: PackedLlama,
 
 def test_a_wrong_adapter_is_refused_with_the_reason(base: BaseModel, model: PackedLlama, tmp_path: Path):
     save_adapter(model, tmp_path, lora=LORA, base_name="tiny")
-    with pytest.raises(ModelLoadError, match="set lora.rank"):
+    with pytest.raises(ModelLoadError, match=r"set lora\.rank"):
         load_adapter(model, tmp_path, lora=LoraSpec(rank=8, alpha=8.0))
     with pytest.raises(ModelLoadError, match="damaged"):
         load_adapter(model, tmp_path, lora=LORA, sha256="0" * 64)
