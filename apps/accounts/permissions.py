@@ -6,9 +6,9 @@ from uuid import UUID
 
 from django.contrib.auth.models import AnonymousUser
 from django.db.models import QuerySet
-from ratchet.problems import Problem
 
 from apps.accounts.models import Membership, Project, Role, User
+from ratchet.problems import Problem
 
 Actor = User | AnonymousUser | None  # None: the platform itself
 

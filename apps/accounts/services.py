@@ -6,13 +6,13 @@ from datetime import timedelta
 
 from django.db import transaction
 from django.utils import timezone
-from ratchet.problems import Problem
 
 from apps.accounts.models import ApiToken, Membership, Project, Role, User
 from apps.accounts.notices import TOKEN_REVOKED, publish_on_commit
 from apps.accounts.permissions import Actor, Permission, check_scopes, not_found, require, require_superuser
 from apps.accounts.tokens import PREFIX_LENGTH, digest_of, make_secret
 from apps.audit.services import record
+from ratchet.problems import Problem
 
 DEFAULT_TOKEN_DAYS = 90
 MAX_TOKEN_DAYS = 366

@@ -98,8 +98,9 @@ def create_policy(
         train_cpu_seconds=train_cpu_seconds,
         created_by=by,
     )
-    after = {"slug": slug, "kind": kind, "base_model": base_model.slug, "adapter_sha256": adapter_sha256}
-    after |= {"parent": parent.slug if parent else None, "run_id": run_id, "run_version": run_version}
+    after: dict[str, object] = {"slug": slug, "kind": kind, "base_model": base_model.slug}
+    after |= {"adapter_sha256": adapter_sha256, "parent": parent.slug if parent else None}
+    after |= {"run_id": run_id, "run_version": run_version}
     _audit(by, "policy:create", project, policy, after=after)
     return policy
 

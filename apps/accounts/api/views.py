@@ -4,8 +4,6 @@ from typing import Any, cast
 
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
-from ratchet.idempotency import idempotent
-from ratchet.problems import Problem
 from rest_framework import generics, status
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -15,6 +13,8 @@ from apps.accounts import selectors, services
 from apps.accounts.api import serializers
 from apps.accounts.models import ApiToken, Membership, Project, User
 from apps.accounts.permissions import Permission, find_project, not_found, visible_projects
+from ratchet.idempotency import idempotent
+from ratchet.problems import Problem
 
 
 def caller(request: Request) -> User:

@@ -12,7 +12,6 @@ from django.db.models import QuerySet
 from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from ratchet.problems import Problem
 from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -22,6 +21,7 @@ from apps.accounts.permissions import Permission, find_project, permitted_projec
 from apps.audit import selectors
 from apps.audit.api.serializers import AuditEventSerializer, ChainSerializer
 from apps.audit.models import AuditEvent
+from ratchet.problems import Problem
 
 _PROJECT = OpenApiParameter("project", str, description="slug of the project", required=True)
 

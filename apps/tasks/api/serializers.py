@@ -122,7 +122,7 @@ class SuiteCreateSerializer(serializers.Serializer[Any]):
 
 class SuiteImportSerializer(serializers.Serializer[Any]):
     project = serializers.SlugField()
-    source = serializers.ChoiceField(choices=sorted(BUILDERS))
+    source = serializers.ChoiceField(choices=sorted(BUILDERS))  # type: ignore[assignment]  # a field named source
 
 
 class ReleaseSerializer(serializers.Serializer[Any]):

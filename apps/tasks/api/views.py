@@ -181,7 +181,7 @@ def _with_header(request: Request) -> dict[str, Any]:
         return {}
     data = {name: request.data[name] for name in request.data}
     header = data.get("header")
-    if hasattr(header, "read"):
+    if header is not None and hasattr(header, "read"):
         header = header.read().decode("utf-8", errors="replace")
     if isinstance(header, str):
         try:
