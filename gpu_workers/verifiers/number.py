@@ -2,16 +2,21 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from gpu_workers.contracts.enums import ReasonCode
+from gpu_workers.contracts.enums import ReasonCode, Verdict
 from gpu_workers.contracts.seams import FinishedEpisode, VerifierResult
 from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
 from gpu_workers.verifiers.extraction import compile_pattern, extract
 from gpu_workers.verifiers.results import TaskError, check_config, failed, passed
 
-CONFIG: Mapping[str, type | tuple[type, ...]] = {"pattern": str, "tolerance": (int, float)}
+CONFIG: Mapping[str, type | tuple[type, ...]] = {
+    "pattern": str,
+    "tolerance": (int, float),
+    "results_credit": (int, float),
+}
 MAX_DIGITS = 60
 # Thousands separated by commas only in groups of three; not a part of a word or of a version like 1.2.3.
 NUMBER = re.compile(r"(?<![\w.])[-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?![\w]|\.\d)")
@@ -21,6 +26,8 @@ class NumberVerifier:
     """The last number of the answer within `tolerance` (absolute, default 0) of `expected` or one of several.
 
     Config `pattern`: a regular expression whose last match is searched instead of the whole answer.
+    Config `results_credit` below 1, with `expected` as {"answer": …, "results": [texts]}: a wrong answer earns that
+    much times the share of the results that tools gave on the way. It never turns a fail into a pass.
     """
 
     def __init__(self, spec: VerifierSpec) -> None:
@@ -29,12 +36,30 @@ class NumberVerifier:
         self.tolerance = _decimal(spec.config.get("tolerance", 0), "verifier.config.tolerance")
         if self.tolerance < 0:
             raise TaskError("verifier.config.tolerance: must not be negative")
-        values = spec.expected if isinstance(spec.expected, list) else [spec.expected]
+        self.results_credit = float(spec.config.get("results_credit", 0.0))
+        if not 0.0 <= self.results_credit < 1.0:
+            raise TaskError("verifier.config.results_credit: must be at least 0 and below 1")
+        expected, self.results = _split_expected(spec.expected)
+        values = expected if isinstance(expected, list) else [expected]
         if not values:
             raise TaskError("verifier.expected: must be a number or a non-empty list of numbers")
         self.expected = [_decimal(value, "verifier.expected") for value in values]
 
     async def verify(self, task: TaskBundle, episode: FinishedEpisode) -> VerifierResult:
+        result = self._judge(episode)
+        if result.verdict != Verdict.FAIL or not self.results_credit:
+            return result
+        return replace(result, score=self.results_credit * self._share_of_results(episode))
+
+    def _share_of_results(self, episode: FinishedEpisode) -> float:
+        """Share of the wanted results among those of calls that worked, in any order, each counted once."""
+        missing = list(self.results)
+        for message in episode.messages:
+            if message.get("role") == "tool" and message.get("ok", True) and message.get("content") in missing:
+                missing.remove(message["content"])
+        return 1.0 - len(missing) / len(self.results) if self.results else 0.0
+
+    def _judge(self, episode: FinishedEpisode) -> VerifierResult:
         if not episode.answer.strip():
             return failed(ReasonCode.NO_OUTPUT, "the answer is empty")
         found = extract(episode.answer, self.pattern)
@@ -50,6 +75,19 @@ class NumberVerifier:
             return passed()
         evidence = {"expected": [str(e) for e in self.expected[:10]], "got": text, "tolerance": str(self.tolerance)}
         return failed(ReasonCode.WRONG_ANSWER, f"{text} is not the expected number", evidence=evidence)
+
+
+def _split_expected(expected: Any) -> tuple[Any, list[str]]:
+    if not isinstance(expected, dict):
+        return expected, []
+    results = expected.get("results")
+    if set(expected) != {"answer", "results"} or not isinstance(results, list) or not all(map(_is_text, results)):
+        raise TaskError('verifier.expected: as an object it must be {"answer": number, "results": [texts]}')
+    return expected["answer"], results
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _decimal(value: Any, where: str) -> Decimal:

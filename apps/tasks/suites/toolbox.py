@@ -41,6 +41,7 @@ ADJECTIVES = (
     "red", "blue", "green", "old", "small", "large", "copper", "steel", "oak", "glass", "silver", "plastic", "round",
     "heavy", "light", "striped",
 )  # fmt: skip
+RESULTS_CREDIT = 0.4  # for the right results on the way; a success still needs the right answer
 ANSWER_PATTERN = r"\A\s*(?:Answer:)?\s*(-?\d+(?:\.\d+)?)\s*\.?\s*\Z"  # one number: a list of guesses is no answer
 VALUES = {"price": (11, 98), "stock": (101, 899), "weight": (12, 79)}
 
@@ -124,7 +125,7 @@ def _cost(world: _World) -> _Plan:
 def _left(world: _World) -> _Plan:
     sold = world.numbers[1]
     stock = _lookup(world, 0, "stock")
-    question = f"We sell {sold} pieces of the {world.entities[0]}. What stock is left?"
+    question = f"How many pieces of the {world.entities[0]} are left in stock after we sell {sold}?"
     return _plan(question, stock, _calc(f"{stock.result}-{sold}"))
 
 
@@ -195,7 +196,11 @@ def _task(key: str, template: str, split: Split, rng: random.Random) -> TaskBund
             files={TABLE_FILE: json.dumps(world.table)},
             limits=Limits(tool_timeout_seconds=5.0, episode_timeout_seconds=60.0),
         ),
-        verifier=VerifierSpec(kind=VerifierKind.NUMBER, config={"pattern": ANSWER_PATTERN}, expected=plan.answer),
+        verifier=VerifierSpec(
+            kind=VerifierKind.NUMBER,
+            config={"pattern": ANSWER_PATTERN, "results_credit": RESULTS_CREDIT},
+            expected={"answer": plan.answer, "results": [str(call.result) for call in plan.calls]},
+        ),
         reference=_solution(plan),
         known_bad=[f"Answer: {wrong}", "Answer: unknown", f"Answer: {wrong} {plan.answer}", plan.calls[-1].text],
         cluster=f"{template}/{family}",

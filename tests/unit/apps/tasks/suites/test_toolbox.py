@@ -62,7 +62,7 @@ def test_references_are_what_the_tools_say(tasks: list[tuple[Split, TaskBundle]]
 
 async def test_only_the_right_single_number_passes(tasks: list[tuple[Split, TaskBundle]]) -> None:
     for _, task in tasks[::11]:
-        right = task.verifier.expected
+        right = task.verifier.expected["answer"]
         verifier = NumberVerifier(task.verifier)
         cases = {f"Answer: {right}": "pass", f"{right}.": "pass", f"Answer: 1 2 {right}": "fail", "": "fail"}
         cases |= dict.fromkeys(task.known_bad, "fail")
@@ -71,10 +71,23 @@ async def test_only_the_right_single_number_passes(tasks: list[tuple[Split, Task
             assert result.verdict == verdict, answer
 
 
+async def test_results_on_the_way_earn_credit_but_never_a_pass(tasks: list[tuple[Split, TaskBundle]]) -> None:
+    task = next(task for _, task in tasks if len(task.verifier.expected["results"]) == 3)
+    verifier = NumberVerifier(task.verifier)
+    results = task.verifier.expected["results"]
+    for count in range(4):
+        said = [{"role": "tool", "content": text, "ok": True} for text in results[:count]]
+        failed = [{"role": "tool", "content": text, "ok": False} for text in results]
+        result = await verifier.verify(task, FinishedEpisode(answer="Answer: 0", messages=[*said, *said, *failed]))
+        assert result.verdict == "fail"
+        assert result.score == pytest.approx(toolbox.RESULTS_CREDIT * count / 3)
+    assert (await verifier.verify(task, FinishedEpisode(answer="", messages=[]))).score == 0
+
+
 def test_the_prompt_does_not_tell_the_values(tasks: list[tuple[Split, TaskBundle]]) -> None:
     for _, task in tasks:
         if "product" not in task.tags:
-            assert str(task.verifier.expected) not in task.prompt[-1].content.replace(",", "").split()
+            assert str(task.verifier.expected["answer"]) not in task.prompt[-1].content.replace(",", "").split()
 
 
 @pytest.mark.parametrize(
