@@ -1,0 +1,198 @@
+"""REST of runs: submit, read, control, export."""
+
+from collections.abc import Callable
+
+import django_filters
+from django.db.models import QuerySet
+from django.http import StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import generics
+from rest_framework.pagination import CursorPagination as BaseCursorPagination
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from apps.accounts.api.views import caller
+from apps.accounts.permissions import Permission, find_project, require
+from apps.runs import selectors, services
+from apps.runs.api import serializers
+from apps.runs.models import Checkpoint, Group, IngestedReport, Run, RunEvent
+from apps.runs.transcripts import export_episodes
+from ratchet.idempotency import idempotent
+from ratchet.pagination import CursorPagination
+
+
+class RunFilter(django_filters.FilterSet):
+    project = django_filters.CharFilter(field_name="project__slug")
+    suite = django_filters.CharFilter(field_name="suite__slug")
+    policy = django_filters.CharFilter(field_name="policy__slug")
+    state = django_filters.MultipleChoiceFilter(choices=Run._meta.get_field("state").choices)
+
+    class Meta:
+        model = Run
+        fields = ["project", "suite", "policy", "state"]
+
+
+class RunList(generics.ListAPIView[Run]):
+    """Runs, newest first."""
+
+    serializer_class = serializers.RunSerializer
+    queryset = Run.objects.none()
+    filterset_class = RunFilter
+
+    def get_queryset(self) -> QuerySet[Run]:
+        return selectors.visible_runs(self.request.user)
+
+    @extend_schema(request=serializers.RunCreateSerializer, responses={202: serializers.RunDetailSerializer})
+    def post(self, request: Request) -> Response:
+        """Submit a run. A spec that cannot be used is refused with the path of every wrong field.
+
+        Send an `Idempotency-Key` header, and the same request twice makes one run.
+        """
+        return idempotent(request, lambda: self._create(request))
+
+    @staticmethod
+    def _create(request: Request) -> Response:
+        data = serializers.RunCreateSerializer(data=request.data)
+        data.is_valid(raise_exception=True)
+        project = find_project(request.user, data.validated_data["project"], Permission.RUN_CREATE)
+        run = services.submit_run(project=project, spec=data.validated_data["spec"], by=caller(request))
+        return _accepted(run)
+
+
+class RunDetail(APIView):
+    @extend_schema(responses=serializers.RunDetailSerializer)
+    def get(self, request: Request, pk: str) -> Response:
+        """The run with its spec and trainer attempts."""
+        return Response(serializers.RunDetailSerializer(selectors.find_run(request.user, pk)).data)
+
+
+class _RunAction(APIView):
+    """An action on a run: 202 with the run; repeating it changes nothing."""
+
+    action: Callable[..., Run]
+
+    @extend_schema(request=None, responses={202: serializers.RunDetailSerializer})
+    def post(self, request: Request, pk: str) -> Response:
+        run = selectors.find_run(request.user, pk)
+        return idempotent(request, lambda: _accepted(type(self).action(run=run, by=caller(request))))
+
+
+class RunPause(_RunAction):
+    action = staticmethod(services.pause_run)
+
+
+class RunResume(_RunAction):
+    action = staticmethod(services.resume_run)
+
+
+class RunRetry(_RunAction):
+    action = staticmethod(services.retry_run)
+
+
+class RunCancel(APIView):
+    @extend_schema(request=serializers.ReasonSerializer, responses={202: serializers.RunDetailSerializer})
+    def post(self, request: Request, pk: str) -> Response:
+        """Cancel the run: open groups end as cancelled, published checkpoints stay."""
+        run = selectors.find_run(request.user, pk)
+        data = serializers.ReasonSerializer(data=request.data or {})
+        data.is_valid(raise_exception=True)
+        reason = data.validated_data["reason"]
+        return idempotent(request, lambda: _accepted(services.cancel_run(run=run, by=caller(request), reason=reason)))
+
+
+class EventPagination(BaseCursorPagination):
+    ordering = "id"
+    page_size = 200
+    page_size_query_param = "page_size"
+    max_page_size = 1000
+
+
+@extend_schema(parameters=[OpenApiParameter("after", OpenApiTypes.INT, description="Only events with a larger id.")])
+class RunEvents(generics.ListAPIView[RunEvent]):
+    """What happened, oldest first."""
+
+    serializer_class = serializers.RunEventSerializer
+    queryset = RunEvent.objects.none()
+    pagination_class = EventPagination
+    filter_backends = []
+
+    def get_queryset(self) -> QuerySet[RunEvent]:
+        run = selectors.find_run(self.request.user, self.kwargs["pk"])
+        after = self.request.query_params.get("after", "")
+        events = run.events.order_by("id")
+        return events.filter(id__gt=int(after)) if after.isdecimal() else events
+
+
+class RunLedger(APIView):
+    @extend_schema(responses=serializers.LedgerSerializer)
+    def get(self, request: Request, pk: str) -> Response:
+        """Where every admitted group is, and whether the counts add up."""
+        run = selectors.find_run(request.user, pk)
+        counts = selectors.ledger(run)
+        body = {name: getattr(counts, name) for name in ("admitted", "open", "closed", "num_open", "num_closed")}
+        body |= {
+            "adds_up": counts.adds_up,
+            "refused_reports": IngestedReport.objects.filter(run_id=run.pk).exclude(refused="").count(),
+            "stale_tasks": selectors.stale_tasks(run),
+        }
+        return Response(serializers.LedgerSerializer(body).data)
+
+
+class RunCheckpoints(generics.ListAPIView[Checkpoint]):
+    """Durable versions, oldest first."""
+
+    serializer_class = serializers.CheckpointSerializer
+    queryset = Checkpoint.objects.none()
+    pagination_class = None
+    filter_backends = []
+
+    def get_queryset(self) -> QuerySet[Checkpoint]:
+        return selectors.checkpoints_of(selectors.find_run(self.request.user, self.kwargs["pk"]))
+
+
+class GroupFilter(django_filters.FilterSet):
+    step = django_filters.NumberFilter(method="in_step")
+
+    class Meta:
+        model = Group
+        fields = ["state", "outcome", "task", "policy_version", "step"]
+
+    def in_step(self, groups: QuerySet[Group], name: str, value: int) -> QuerySet[Group]:
+        return groups.filter(batch__index=int(value) - 1)
+
+
+class RunGroups(generics.ListAPIView[Group]):
+    """Groups of the run, newest first."""
+
+    serializer_class = serializers.GroupSerializer
+    queryset = Group.objects.none()
+    pagination_class = CursorPagination
+    filterset_class = GroupFilter
+
+    def get_queryset(self) -> QuerySet[Group]:
+        run = selectors.find_run(self.request.user, self.kwargs["pk"])
+        return selectors.visible_groups(self.request.user).filter(run=run)
+
+
+class RunEpisodes(APIView):
+    @extend_schema(
+        parameters=[OpenApiParameter("transcripts", OpenApiTypes.BOOL, description="1: with turns and sandbox logs.")],
+        responses={(200, "application/x-ndjson"): OpenApiTypes.STR},
+    )
+    def get(self, request: Request, pk: str) -> StreamingHttpResponse:
+        """All episodes of the run as JSON lines, streamed."""
+        run = selectors.find_run(request.user, pk)
+        require(request.user, Permission.EPISODE_READ, run.project)
+        transcripts = request.query_params.get("transcripts", "") in ("1", "true")
+        response = StreamingHttpResponse(
+            export_episodes(run, transcripts=transcripts), content_type="application/x-ndjson"
+        )
+        response["Content-Disposition"] = f'attachment; filename="run-{run.number}-episodes.jsonl"'
+        return response
+
+
+def _accepted(run: Run) -> Response:
+    body = serializers.RunDetailSerializer(run).data
+    return Response(body, status=202, headers={"Location": f"/api/v1/runs/{run.pk}/"})
