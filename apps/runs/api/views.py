@@ -71,24 +71,25 @@ class RunDetail(APIView):
 class _RunAction(APIView):
     """An action on a run: 202 with the run; repeating it changes nothing."""
 
-    action: Callable[..., Run]
+    # Not called `action`: that is a viewset attribute to the schema generator.
+    verb: Callable[..., Run]
 
     @extend_schema(request=None, responses={202: serializers.RunDetailSerializer})
     def post(self, request: Request, pk: str) -> Response:
         run = selectors.find_run(request.user, pk)
-        return idempotent(request, lambda: _accepted(type(self).action(run=run, by=caller(request))))
+        return idempotent(request, lambda: _accepted(type(self).verb(run=run, by=caller(request))))
 
 
 class RunPause(_RunAction):
-    action = staticmethod(services.pause_run)
+    verb = staticmethod(services.pause_run)
 
 
 class RunResume(_RunAction):
-    action = staticmethod(services.resume_run)
+    verb = staticmethod(services.resume_run)
 
 
 class RunRetry(_RunAction):
-    action = staticmethod(services.retry_run)
+    verb = staticmethod(services.retry_run)
 
 
 class RunCancel(APIView):
