@@ -168,6 +168,16 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_NAME_OVERRIDES": {
+        "SuiteState": "apps.tasks.models.SuiteState",
+        "TaskState": "apps.tasks.models.TaskState",
+        "RunState": "apps.runs.models.RunState",
+        "AttemptState": "apps.runs.models.AttemptState",
+        "GroupState": "apps.runs.models.GroupState",
+        "EvaluationState": "apps.evaluations.models.EvaluationState",
+        "ItemState": "apps.reviews.models.ItemState",
+        "GateState": "apps.promotions.models.GateState",
+    },
     # Fields of the same name with different choices get names of their own.
     "ENUM_NAME_OVERRIDES": {
         "ChannelMoveKindEnum": "apps.policies.models.MoveKind",
