@@ -15,6 +15,7 @@ from types import FrameType
 
 from ratchet.env import ROOT, Env
 from ratchet.services import children, lock, marks, preflight
+from ratchet.services.child import Child
 from ratchet.services.errors import ServiceError
 from ratchet.services.postgres import EmbeddedPostgres
 from ratchet.services.processes import (
@@ -34,28 +35,12 @@ from ratchet.services.valkey import EmbeddedValkey
 
 _POLL_SECONDS = 0.1
 _READY_SECONDS = 120.0
-_STEADY_SECONDS = 30.0  # a process that lived so long starts again without delay
-_MAX_DELAY_SECONDS = 30.0
 _MAX_FAILURES_AT_START = 3
 _INTERRUPTED = 130  # as shells have it: the command did not come to its end
 
 
 class Stopped(Exception):
     """A signal asked for the end."""
-
-
-@dataclass
-class Child:
-    """A running process and how to start it again."""
-
-    name: str
-    launch: Callable[[], subprocess.Popen[bytes]]
-    stop_signal: int = signal.SIGTERM
-    stop_seconds: float = 10.0
-    process: subprocess.Popen[bytes] | None = None
-    started_at: float = 0.0
-    restart_at: float = 0.0
-    num_failures: int = 0
 
 
 @dataclass
@@ -152,13 +137,15 @@ class Supervisor:
             postgres = EmbeddedPostgres(
                 home.postgres, home.sockets, log_path(env, "postgres"), self._marked("postgres", system_environment())
             )
-            self._adopt(Child("postgres", postgres.launch, signal.SIGINT, 30.0), postgres.start())
+            postgres.start()
+            self.children.append(Child("postgres", postgres.launch, signal.SIGINT, 30.0, postgres.process))
         if env.redis_embedded and "valkey" in self.names:
             self.say("Starting Valkey …")
             valkey = EmbeddedValkey(
                 home.valkey, home.valkey_socket, log_path(env, "valkey"), self._marked("valkey", system_environment())
             )
-            self._adopt(Child("valkey", valkey.launch), valkey.start())
+            valkey.start()
+            self.children.append(Child("valkey", valkey.launch, process=valkey.process))
 
     def _start_process(self, spec: ProcessSpec, *, model: str) -> None:
         argv = render(spec, self.env, model=model)
@@ -170,10 +157,7 @@ class Supervisor:
             spec.stop_signal,
             spec.stop_seconds,
         )
-        self._adopt(child, child.launch())
-
-    def _adopt(self, child: Child, process: subprocess.Popen[bytes]) -> None:
-        child.process, child.started_at = process, time.monotonic()
+        child.start()
         self.children.append(child)
 
     def _prepare_model(self) -> str:
@@ -192,12 +176,11 @@ class Supervisor:
         start = log.stat().st_size if log.exists() else 0
         marked = self._marked(name, variables or control_environment(self.env))
         process = children.spawn(argv, env=marked, log=log, cwd=ROOT)
-        child = Child(name, lambda: process)
         try:
             while process.poll() is None:
                 self._tick()
         finally:
-            children.stop(process, timeout_seconds=child.stop_seconds)
+            children.stop(process)
         if process.returncode != 0:
             raise ServiceError(
                 f"{shlex.join(argv[1:4])} … failed with status {process.returncode}. "
@@ -251,14 +234,13 @@ class Supervisor:
         """One look at everything: stop on a signal, start again what died."""
         if self.stop_requested:
             raise Stopped
-        now = time.monotonic()
         for child in self.children:
-            if child.process is not None and (status := child.process.poll()) is not None:
-                self._plan_restart(child, status, now)
-            if child.process is None and now >= child.restart_at:
+            if (ending := child.notice_end()) is not None:
+                self.say(f"{child.name} {ending} Log: {log_path(self.env, child.name)}")
+            if child.is_due():
                 # What the dead process left running (its own children) must not work beside the new one.
                 self._end_remains(child.name)
-                child.process, child.started_at = child.launch(), time.monotonic()
+                child.start()
         time.sleep(_POLL_SECONDS)
 
     def _end_remains(self, name: str) -> None:
@@ -266,16 +248,6 @@ class Supervisor:
             marks.end_all(lambda: [p for p in marks.server_processes(self.env.home) if p.name == name])
         else:
             marks.end_marked(self.mark, name=name)
-
-    def _plan_restart(self, child: Child, status: int, now: float) -> None:
-        child.process = None
-        child.num_failures = 1 if now - child.started_at > _STEADY_SECONDS else child.num_failures + 1
-        delay = min(0.5 * 2 ** (child.num_failures - 1), _MAX_DELAY_SECONDS)
-        child.restart_at = now + delay
-        self.say(
-            f"{child.name} ended with status {status}; starting it again in {delay:.1f} s. "
-            f"Log: {log_path(self.env, child.name)}"
-        )
 
     def _marked(self, name: str, variables: Mapping[str, str]) -> dict[str, str]:
         return dict(variables) | {marks.SUPERVISOR: self.mark, marks.PROCESS: name}
