@@ -6,3 +6,6 @@ from django.apps import AppConfig
 class MetricsConfig(AppConfig):
     name = "apps.metrics"
     label = "metrics"
+
+    def ready(self) -> None:
+        from apps.metrics import receivers  # noqa: F401  connects them

@@ -15,6 +15,7 @@ from apps.evaluations import scheduler, selection
 from apps.evaluations.models import Evaluation
 from apps.evaluations.states import OPEN_STATES
 from apps.policies.models import BaseModel, Policy, PolicyKind
+from apps.reviews import messaging as review_messaging
 from apps.runs import messaging as run_messaging
 from apps.runs.models import Group
 from apps.runs.services import reports
@@ -45,6 +46,7 @@ class Workers:
         self.rollouts: deque[RolloutJob] = deque()
         self.fleet: deque[FleetJob] = deque()
         self.choices: deque[UUID] = deque()
+        self.stored: list[UUID] = []  # groups of which review items are to be drawn
         self.adapters: set[str] = set()
         self.sent: list[RolloutJob] = []
         self.most_in_flight = 0
@@ -53,6 +55,7 @@ class Workers:
         monkeypatch.setattr(run_messaging, "send_rollout", self._take_rollout)
         monkeypatch.setattr(run_messaging, "send_fleet", self.fleet.append)
         monkeypatch.setattr(run_messaging, "request_advance", lambda *_, **__: None)
+        monkeypatch.setattr(review_messaging, "request_sampling", self.stored.append)
         monkeypatch.setattr(evaluation_messaging, "request_advance", lambda *_: None)
         monkeypatch.setattr(evaluation_messaging, "request_choice", self.choices.append)
 
@@ -140,9 +143,11 @@ def _with_turns(episodes: list[EpisodeRecord]) -> list[EpisodeRecord]:
             message="the verifier's words",
             answer=episode.answer,
             turns=[
+                TurnRecord(role="user", text="A worked example"),
                 TurnRecord(role="user", text="What is six times seven?"),
-                TurnRecord(role="assistant", text="calc(expression='6*7')", tool_call=call),
-                TurnRecord(role="assistant", text=episode.answer),
+                TurnRecord(role="assistant", text="calc(expression='6*7')", finish_reason="stop"),
+                TurnRecord(role="tool", text="42", tool_call=call),
+                TurnRecord(role="assistant", text=episode.answer, finish_reason="stop"),
             ],
         )
         for episode in episodes

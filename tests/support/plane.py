@@ -3,22 +3,17 @@
 import json
 import random
 from collections import defaultdict, deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
-from django.test import TestCase
 from django.utils import timezone
 
 from apps.runs import jobs, messaging
 from apps.runs.models import Run
 from apps.runs.services import submit_run
-from gpu_workers.contracts.enums import ReasonCode, StopReason, Verdict
-from gpu_workers.contracts.groups import EpisodeRecord, jsonable
+from gpu_workers.contracts.groups import jsonable
 from gpu_workers.contracts.messages import (
     BatchMessage,
     FleetJob,
@@ -33,38 +28,8 @@ from gpu_workers.contracts.messages import (
     TrainerStarted,
     TrainJob,
 )
-from ratchet.store import get_store
+from tests.support.scripted import Chaos, ScriptedTrainer, commit, episode, over_the_wire, write_checkpoint
 from tests.support.worlds import World
-
-
-@dataclass
-class Chaos:
-    """Probabilities of what can go wrong, each per event."""
-
-    infrastructure_error: float = 0.0
-    engine_error: float = 0.0
-    lost_rollout: float = 0.0  # the worker dies with its group
-    zero_variance: float = 0.0
-    duplicate: float = 0.0  # a report arrives twice
-    resent: float = 0.0  # a group's result is reported again under another id
-    reorder: float = 0.0  # any waiting report is delivered instead of the oldest
-    trainer_crash: float = 0.0  # after the step was made durable, before or after it was reported
-    silent_crash: float = 0.0  # the trainer's host dies: nobody says so
-    zombie: float = 0.0  # a crashed trainer lives on and reports
-    fleet_refusal: float = 0.0
-    slow_rollout: float = 0.0  # a group is kept back for many events
-
-
-@dataclass
-class ScriptedTrainer:
-    """One trainer attempt: takes its batches in order of index, knows what its checkpoint holds."""
-
-    job: TrainJob
-    version: int = 0
-    batch_ids: list[str] = field(default_factory=list)
-    started: bool = False
-    dead: bool = False
-    finished: bool = False
 
 
 class ScriptedPlane:
@@ -92,16 +57,16 @@ class ScriptedPlane:
     # -- the seams that are replaced
 
     def send_rollout(self, job: RolloutJob) -> None:
-        job = _wire(job, RolloutJob)
+        job = over_the_wire(job, RolloutJob)
         if job.policy.adapter and job.policy.adapter not in self.adapters:
             self.wrong_adapters.append(job.policy.adapter)
         self.rollouts.append(job)
 
     def send_train(self, job: TrainJob) -> None:
-        self.trains.append(_wire(job, TrainJob))
+        self.trains.append(over_the_wire(job, TrainJob))
 
     def send_fleet(self, job: FleetJob) -> None:
-        self.fleet.append(_wire(job, FleetJob))
+        self.fleet.append(over_the_wire(job, FleetJob))
 
     def put(self, queue: str, payload: dict[str, Any]) -> None:
         self.queues[queue].append(json.loads(json.dumps(payload)))
@@ -235,8 +200,9 @@ class ScriptedPlane:
         episodes = [episode(index, reward, version=job.policy.version) for index, reward in enumerate(rewards)]
         now = self.now.timestamp()
         body = GroupReport(
-            group_id=job.group_id, attempt=job.attempt, uri=f"objects/aa/{job.group_id}", transcript=f"objects/bb/{job.group_id}",
-            episodes=episodes, min_version=job.policy.version, max_version=job.policy.version,
+            group_id=job.group_id, attempt=job.attempt, uri=f"objects/aa/{job.group_id}",
+            transcript=f"objects/bb/{job.group_id}", episodes=episodes,
+            min_version=job.policy.version, max_version=job.policy.version,
             duration_seconds=3.0, started_at=now - 3, finished_at=now,
         )  # fmt: skip
         self.send("group", body, run_id=job.run_id, attempt=job.run_attempt)
@@ -256,7 +222,8 @@ class ScriptedPlane:
         report_id: str = "",
     ) -> Report:
         report = Report(
-            report_id=report_id or f"r{self.random.getrandbits(96):024x}", kind=kind, body=jsonable(body), worker="scripted",
+            report_id=report_id or f"r{self.random.getrandbits(96):024x}",
+            kind=kind, body=jsonable(body), worker="scripted",
             sent_at=self.now.timestamp(), run_id=run_id, run_attempt=attempt, token=token,
         )  # fmt: skip
         self.inbox.append(report)
@@ -355,7 +322,7 @@ class ScriptedPlane:
         body = StepReport(
             version=version, batch_id=batch_id, batch_ids=list(trainer.batch_ids), checkpoint=key if publishes else "",
             adapter=f"{key}/adapter" if publishes else "", sha256="b" * 64 if publishes else "", num_bytes=1000,
-            metrics={"train/reward_mean": 0.5, "train/loss": 0.1, "train/grad_norm": 1.0, "train/cpu_seconds": version * 2.0},
+            metrics={"train/reward_mean": 0.5, "train/loss": 0.1, "train/grad_norm": 1.0, "train/cpu_seconds": 2.0},
             started_at=self.now.timestamp() - 2, finished_at=self.now.timestamp(), wait_seconds=0.5, train_seconds=1.5,
         )  # fmt: skip
         self._say(trainer, "step", body, f"v{version}")
@@ -378,42 +345,3 @@ class ScriptedPlane:
 
     def _happens(self, probability: float) -> bool:
         return self.random.random() < probability
-
-
-@contextmanager
-def commit() -> Iterator[None]:
-    """A transaction that commits: what waits for the commit runs at the end."""
-    with TestCase.captureOnCommitCallbacks(execute=True):
-        yield
-
-
-def episode(index: int, reward: float | None, *, version: int = 0, **changes: Any) -> EpisodeRecord:
-    """A finished two-turn episode."""
-    scored = reward is not None
-    success = scored and reward >= 1.0
-    values: dict[str, Any] = {
-        "index": index, "seed": index, "stop_reason": StopReason.ANSWERED, "answer": f"{reward}",
-        "verdict": Verdict.PASS if success else Verdict.FAIL if scored else Verdict.ERROR,
-        "reward": reward, "success": success,
-        "reason_code": ReasonCode.OK if success else ReasonCode.WRONG_ANSWER if scored else ReasonCode.VERIFIER_CRASH,
-        "num_turns": 2, "num_tool_calls": 1, "num_prompt_tokens": 20, "num_sampled_tokens": 10, "num_total_tokens": 40,
-        "min_version": version, "max_version": version, "mean_logprob": -0.5, "engine_seconds": 1.0, "queue_seconds": 0.1,
-        "tool_seconds": 0.2 + index / 10, "verifier_seconds": 0.05, "total_seconds": 1.5 + index,
-    } | changes  # fmt: skip
-    return EpisodeRecord(**values)
-
-
-def write_checkpoint(key: str, attempt: int, version: int) -> None:
-    """A complete checkpoint folder, as the trainer lays it out."""
-    store = get_store()
-    store.write(f"{key}/adapter/adapter_model.safetensors", b"weights")
-    manifest = {
-        "format": 1,
-        "identity": {"attempt": attempt, "version": version},
-        "files": {"adapter/adapter_model.safetensors": "b" * 64},
-    }
-    store.write(f"{key}/manifest.json", json.dumps(manifest).encode())
-
-
-def _wire(job: Any, kind: Any) -> Any:
-    return msgspec.json.decode(json.dumps(msgspec.to_builtins(job)), type=kind)

@@ -1,6 +1,8 @@
 """Reports of a trainer attempt: started, steps, finished, failed. The run is locked; dead attempts are refused."""
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from django.utils import timezone
@@ -98,7 +100,7 @@ def _adopt_unreported(run: Run, attempt: RunAttempt, body: TrainerStarted) -> No
 
 def apply_step(run: Run, report: Report) -> str:
     """A step is durable: mark its batches trained, store the checkpoint, move the version on. Any order, any number."""
-    body = msgspec.convert(report.body, StepReport)
+    body = msgspec.convert(_with_nan(report.body), StepReport)
     attempt = _speaker(run, report)
     if isinstance(attempt, str):
         return attempt
@@ -118,6 +120,12 @@ def apply_step(run: Run, report: Report) -> str:
     step_stored.send(sender=Run, run=run, checkpoint=checkpoint, report=body, attempt=attempt.number)
     run_changed.send(sender=Run, run=run)
     return ""
+
+
+def _with_nan(body: dict[str, Any]) -> dict[str, Any]:
+    """NaN travels as null; a metric that is none is a value too, and must not cost the step."""
+    metrics = body.get("metrics") or {}
+    return body | {"metrics": {name: math.nan if value is None else value for name, value in metrics.items()}}
 
 
 def _mark_batches(run: Run, body: StepReport) -> str:

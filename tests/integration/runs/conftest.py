@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.plane import Chaos, ScriptedPlane
+from tests.support.plane import ScriptedPlane
+from tests.support.scripted import Chaos
 from tests.support.worlds import World, make_world
 
 

@@ -13,7 +13,7 @@ from gpu_workers.contracts.enums import Purpose
 from gpu_workers.contracts.groups import EpisodeTokens, GroupTranscript, TurnRecord, encode_group
 from gpu_workers.contracts.messages import Sampling
 from ratchet.store import get_store
-from tests.support.plane import commit, episode
+from tests.support.scripted import commit, episode
 from tests.support.worlds import make_world, run_spec
 
 

@@ -1,0 +1,104 @@
+"""The one registry of metrics: every name with its unit, definition, axis, and whether it is reported or measured."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+
+class Source(StrEnum):
+    REPORTED = "reported"  # what the trainer says of itself
+    MEASURED = "measured"  # what the platform computed from stored episodes and answers of the fleet
+
+
+class Axis(StrEnum):
+    STEP = "step"  # trainer steps, 1 for the first
+    VERSION = "version"  # policy version that generated, or was installed
+
+
+@dataclass(frozen=True)
+class Metric:
+    """`unit` is written on axes; empty for shares and counts without one."""
+
+    name: str
+    title: str
+    unit: str
+    definition: str
+    source: Source = Source.REPORTED
+    axis: Axis = Axis.STEP
+
+
+def _train(name: str, title: str, unit: str, definition: str) -> Metric:
+    return Metric(f"train/{name}", title, unit, definition)
+
+
+def _measured(name: str, title: str, unit: str, definition: str, axis: Axis = Axis.STEP) -> Metric:
+    return Metric(name, title, unit, definition, Source.MEASURED, axis)
+
+
+_LEARNING = (
+    _train("reward_mean", "Reward of the batch", "reward", "Mean over the episodes trained on in the step."),
+    _train("reward_std", "Spread of reward", "reward", "Standard deviation over the episodes trained on."),
+    _train("loss", "Loss", "", "Policy loss (cross-entropy in supervised runs) over the whole batch."),
+    _train("grad_norm", "Gradient norm", "", "L2 norm before clipping, over all trained parameters."),
+    _train("learning_rate", "Learning rate", "", "Of the step's last update."),
+    _train("clip_fraction", "Clip fraction", "share", "Sampled tokens whose ratio was clipped."),
+    _train("entropy", "Entropy", "nats per token", "Of the policy on sampled tokens."),
+    _train("skipped_updates", "Skipped updates", "updates", "Updates refused for NaN or infinite gradients."),
+    _train("zero_variance_share", "Groups without signal", "share", "Of the batch's groups, rewards all equal."),
+)
+_MISMATCH = (
+    _train("kl_behaviour_k3", "Train / rollout mismatch, KL k3", "nats per token", "exp(Δ) − Δ − 1, Δ = π_old − μ."),
+    _train("logprob_mismatch_mean", "Log-prob mismatch, mean", "nats", "Mean |π_old − μ| over sampled tokens."),
+    _train("logprob_mismatch_max", "Log-prob mismatch, largest", "nats", "Largest |π_old − μ| of the batch."),
+    _train("importance_ratio_max", "Importance ratio, largest", "", "Largest exp(π_old − μ), before truncation."),
+    _train("effective_sample_size", "Effective sample size", "share", "(Σk)² / (n·Σk²) of the ratios k."),
+    _train("truncated_share", "Truncated weights", "share", "Tokens whose ratio exceeds the correction's cap."),
+    _train("staleness_mean", "Staleness, mean", "versions", "Age of the batch's episodes at consumption."),
+    _train("staleness_max", "Staleness, largest", "versions", "Never above the run's bound."),
+)
+_TRAINER = (
+    _train("step_seconds", "Step", "s", "Computation of the step, without waiting and publishing."),
+    _train("train_seconds", "Training", "s", "From batch received to weights updated."),
+    _train("wait_seconds", "Wait for a batch", "s", "The trainer had nothing to do."),
+    _train("publish_seconds", "Publishing", "s", "Until the checkpoint was durable."),
+    _train("tokens_per_second", "Training throughput", "tokens/s", "Tokens of the batch over the step's seconds."),
+    _train("num_tokens", "Tokens", "tokens", "Of the batch, prompts included."),
+    _train("num_sampled_tokens", "Sampled tokens", "tokens", "Tokens with a loss."),
+    _train("num_packed_tokens", "Packed tokens", "tokens", "Computed after packing shared prompts."),
+    _train("cpu_seconds", "CPU of the trainer", "CPU-s", "Of this attempt's process so far."),
+    _train("peak_memory_bytes", "Peak memory of the trainer", "bytes", "Resident set of this attempt's process."),
+)
+_ROLLOUT = (
+    _measured("rollout/reward_mean", "Reward, trained groups", "reward", "Recomputed from the step's stored episodes."),
+    _measured("rollout/success_share", "Success, trained groups", "share", "Episodes whose verdict is pass."),
+    _measured("rollout/latency_p50_seconds", "Episode latency p50", "s", "Of the step's episodes."),
+    _measured("rollout/latency_p99_seconds", "Episode latency p99", "s", "Of the step's episodes."),
+    _measured("rollout/tool_seconds_mean", "Tool wait an episode", "s", "Mean over the step's episodes."),
+    _measured("rollout/num_sampled_tokens_mean", "Length of an episode", "tokens", "Sampled tokens, mean."),
+    _measured("rollout/num_turns_mean", "Turns of an episode", "turns", "Mean over the step's episodes."),
+    _measured("rollout/invalid_call_share", "Invalid tool calls", "share", "Of the step's tool calls."),
+    _measured("rollout/staleness_mean", "Staleness of trained groups", "versions", "Mean age at consumption."),
+)
+_GROUP = (
+    _measured(
+        "group/reward_mean", "Reward of a group", "reward", "Every finished group, dropped ones too.", Axis.VERSION
+    ),
+    _measured("group/reward_std", "Spread inside a group", "reward", "0: no signal.", Axis.VERSION),
+    _measured("group/duration_seconds", "Time of a group", "s", "From taken up to reported.", Axis.VERSION),
+)
+_FLEET = (
+    _measured(
+        "fleet/pause_seconds", "Weight-update pause", "s", "Longest gap between tokens in the install.", Axis.VERSION
+    ),
+    _measured("fleet/steady_gap_seconds", "Gap without update", "s", "The same, before the install.", Axis.VERSION),
+    _measured("fleet/install_seconds", "Install", "s", "From message to confirmed by every engine.", Axis.VERSION),
+)
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric for metric in (*_LEARNING, *_MISMATCH, *_TRAINER, *_ROLLOUT, *_GROUP, *_FLEET)
+}
+
+
+def describe(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """What pages need to draw these series; a name the registry lacks is shown as reported, without unit."""
+    return {name: asdict(METRICS.get(name) or Metric(name, name, "", "Not in the registry.")) for name in names}
