@@ -22,6 +22,7 @@ SANDBOX_UID = 64_717  # of no account; only used when the worker is root
 START_TIMEOUT_SECONDS = 60.0
 GRACE_SECONDS = 10.0  # beyond a call's own time-out, which the server inside enforces
 MAX_STDIN = 16 * 2**20
+MIN_ERROR = 4096  # room for a complaint, however little was asked for
 
 
 class BubblewrapBackend:
@@ -152,7 +153,7 @@ class BubblewrapSandbox:
     async def read(self, path: str, limit: int) -> bytes:
         """At most `limit` bytes of a regular file. Raises WorkerError(POLICY) when there is none to read."""
         message = {"op": "read", "path": workspace_path(path), "limit": limit}
-        reply = await self._request(message, f"read {path}", None, output_limit=limit + 1)
+        reply = await self._request(message, f"read {path}", None, output_limit=max(limit, MIN_ERROR))
         if reply.exit_code != 0:
             raise WorkerError(
                 Boundary.POLICY, f"cannot read: {reply.stderr.decode(errors='replace').strip()}", retryable=False

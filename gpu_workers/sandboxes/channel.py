@@ -66,6 +66,7 @@ class Channel:
         self.reader: asyncio.StreamReader | None = None
         self.writer: asyncio.StreamWriter | None = None
         self._socket: socket.socket | None = None
+        self._killing = asyncio.Lock()
 
     async def start(self, argv: Sequence[str], *, identity: Identity, pass_fds: Sequence[int], timeout: float) -> None:
         """Start the process and wait until the server inside says hello. Raises ChannelError with its complaint.
@@ -153,7 +154,11 @@ class Channel:
         )
 
     async def kill(self) -> None:
-        """End every process of the sandbox and return when they are gone. Safe to repeat."""
+        """End every process of the sandbox and return when they are gone. Safe to repeat, and from several tasks."""
+        async with self._killing:
+            await self._kill()
+
+    async def _kill(self) -> None:
         if self.writer is not None:
             self.writer.transport.abort()
             self.writer = self.reader = None
