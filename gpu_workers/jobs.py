@@ -1,0 +1,202 @@
+"""Celery entry points of the workers: decode, do, report. What goes wrong becomes a report, never silence."""
+
+import asyncio
+import logging
+import time
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+from celery.signals import worker_shutting_down
+
+from gpu_workers import launching
+from gpu_workers.celery import app
+from gpu_workers.contracts import queues
+from gpu_workers.contracts.enums import Boundary, ReasonCode
+from gpu_workers.contracts.messages import (
+    FleetJob,
+    GroupReport,
+    PolicyInstalled,
+    RolloutJob,
+    TaskCheck,
+    TasksVerified,
+    TrainerFailed,
+    TrainJob,
+    VerifyItem,
+    VerifyJob,
+)
+from gpu_workers.contracts.seams import Verifier, WorkerError
+from gpu_workers.contracts.store import StoreError
+from gpu_workers.contracts.tasks import TaskBundle
+from gpu_workers.engines.sglang import SGLangEngine
+from gpu_workers.reporting import CeleryReporter, new_report
+from gpu_workers.rollout.group import GroupServices, run_group
+from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
+from gpu_workers.settings import settings
+from gpu_workers.verifiers.gate import check_task
+from gpu_workers.verifiers.registry import get_verifier
+from gpu_workers.verifiers.results import TaskError
+
+VERIFY_CONCURRENCY = 4  # tasks of one message checked at once
+
+logger = logging.getLogger(__name__)
+Job = TypeVar("Job", bound=msgspec.Struct)
+
+
+@lru_cache(maxsize=1)
+def reporter() -> CeleryReporter:
+    return CeleryReporter(app)
+
+
+@lru_cache(maxsize=1)
+def sandbox_backend() -> BubblewrapBackend:
+    return BubblewrapBackend()
+
+
+@lru_cache(maxsize=4096)
+def load_task(key: str) -> TaskBundle:
+    """A task by its object key; content-addressed, so it never changes. Raises StoreError, WorkerError(ENVIRONMENT)."""
+    try:
+        return msgspec.json.decode(settings().store.get(key), type=TaskBundle)
+    except msgspec.DecodeError as error:
+        raise WorkerError(Boundary.ENVIRONMENT, f"object {key} is not a task: {error}", retryable=False) from error
+
+
+@app.task(name=queues.JOB_ROLLOUT)
+def rollout_group(payload: dict[str, Any]) -> None:
+    """One group; its report is sent whatever happens."""
+    job = _decode(payload, RolloutJob)
+    started = time.time()
+    try:
+        report = asyncio.run(run_group(job, _group_services()))
+    except Exception as error:  # process edge: the control plane must learn of a broken invariant too
+        logger.exception("group %s", job.group_id)
+        report = GroupReport(
+            group_id=job.group_id,
+            attempt=job.attempt,
+            error=_describe(error),
+            boundary=str(Boundary.INFRASTRUCTURE),
+            started_at=started,
+            finished_at=time.time(),
+        )
+    # One id a dispatch: a message delivered twice by the broker is stored once.
+    report_id = f"group.{job.group_id}.{job.attempt}"
+    reporter().send(new_report("group", report, report_id=report_id, run_id=job.run_id, run_attempt=job.run_attempt))
+
+
+@app.task(name=queues.JOB_VERIFY)
+def verify_tasks(payload: dict[str, Any]) -> None:
+    """Import check of some tasks."""
+    job = _decode(payload, VerifyJob)
+    checks = asyncio.run(_check_all(job))
+    report = TasksVerified(job_id=job.job_id, suite_id=job.suite_id, checks=checks)
+    reporter().send(new_report("verified", report, report_id=f"verified.{job.job_id}"))
+
+
+@app.task(name=queues.JOB_FLEET)
+def install_policy(payload: dict[str, Any]) -> None:
+    """Install and retire adapters on every engine."""
+    job = _decode(payload, FleetJob)
+    started = time.monotonic()
+    try:
+        report = asyncio.run(_install(job))
+    except Exception as error:  # process edge
+        logger.exception("install job %s", job.job_id)
+        report = PolicyInstalled(
+            job_id=job.job_id, ok=False, message=_describe(error), duration_seconds=time.monotonic() - started
+        )
+    reporter().send(new_report("installed", report, run_id=job.run_id, run_attempt=job.run_attempt))
+
+
+@app.task(name=queues.JOB_TRAIN, acks_late=False)  # a dead attempt is never repeated: the lease starts the next one
+def train_run(payload: dict[str, Any]) -> None:
+    """One trainer attempt, in a process of its own."""
+    job = _decode(payload, TrainJob)
+    try:
+        ending = launching.run_trainer(job, settings().home)
+        if ending.reported:
+            return
+        failed = TrainerFailed(code="process_died", message=ending.describe(), retryable=True)
+    except (OSError, ValueError) as error:
+        failed = TrainerFailed(code="cannot_start", message=f"the trainer cannot be started: {error}", retryable=True)
+    logger.error("run %s attempt %d: %s", job.run_id, job.attempt, failed.message)
+    report_id = f"{job.run_id}.a{job.attempt}.failed"  # the id the trainer itself would use
+    reporter().send(
+        new_report(
+            "trainer_failed", failed, report_id=report_id, run_id=job.run_id, run_attempt=job.attempt, token=job.token
+        )
+    )
+
+
+@worker_shutting_down.connect
+def _stop_trainers(**_: Any) -> None:
+    launching.stop_all()
+
+
+def _decode(payload: dict[str, Any], kind: type[Job]) -> Job:
+    """A job from its message. One that cannot be read is logged and dropped: nobody is named to report it for."""
+    try:
+        return msgspec.convert(payload, kind)
+    except msgspec.ValidationError as error:
+        logger.error("a %s that cannot be read: %s", kind.__name__, error)
+        raise
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(_describe(inner) for inner in error.exceptions)
+    return str(error) if isinstance(error, WorkerError | StoreError) else f"{type(error).__name__}: {error}"
+
+
+def _reason(error: Exception) -> ReasonCode:
+    """Why a check could not be made; a host without sandboxes says nothing about the task."""
+    if isinstance(error, WorkerError) and error.boundary is Boundary.INFRASTRUCTURE:
+        return ReasonCode.SANDBOX_UNAVAILABLE
+    return ReasonCode.VERIFIER_CRASH if not isinstance(error, WorkerError | StoreError) else ReasonCode.TASK_INVALID
+
+
+def _group_services() -> GroupServices:
+    worker = settings()
+    backend = sandbox_backend()
+    return GroupServices(
+        store=worker.store,
+        connect=SGLangEngine,
+        engine_urls=worker.engine_urls,
+        models_dir=worker.models_dir,
+        backend=backend,
+        verifier=_verifier_of,
+        load_task=load_task,
+    )
+
+
+def _verifier_of(task: TaskBundle) -> Verifier:
+    try:
+        return get_verifier(task.verifier, sandbox_backend())
+    except TaskError as error:
+        raise WorkerError(Boundary.ENVIRONMENT, f"task {task.key}: {error}", retryable=False) from error
+
+
+async def _check_all(job: VerifyJob) -> list[TaskCheck]:
+    slots = asyncio.Semaphore(VERIFY_CONCURRENCY)
+
+    async def check(item: VerifyItem) -> TaskCheck:
+        async with slots:
+            try:
+                task = load_task(item.task)
+                return await check_task(task, sandbox_backend(), job.repeats, task_id=item.task_id)
+            except Exception as error:  # process edge: one task must not lose the others' checks
+                logger.warning("check of task %s: %s", item.task_id, _describe(error))
+                return TaskCheck(task_id=item.task_id, ok=False, reason_code=_reason(error), message=_describe(error))
+
+    return await asyncio.gather(*(check(item) for item in job.items))
+
+
+async def _install(job: FleetJob) -> PolicyInstalled:
+    from gpu_workers.weights.fleet import install_on_fleet
+
+    worker = settings()
+    result = await install_on_fleet(
+        job, worker.store, worker.models_dir, worker.cache_dir, job.engines or worker.require_engines()
+    )
+    result.job_id = job.job_id
+    return result
