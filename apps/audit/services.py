@@ -13,6 +13,9 @@ from django.utils import timezone
 from apps.accounts.models import Project
 from apps.audit.chain import canonical, event_hash
 from apps.audit.models import AuditEvent
+from apps.audit.selectors import verify_chain
+
+__all__ = ["record", "verify_chain"]
 
 _TAG = re.compile(r"(user|system|worker):[a-z_]+:[a-z_]+")
 

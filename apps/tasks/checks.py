@@ -123,7 +123,8 @@ def _apply(task: Task, check: TaskCheck) -> None:
 def _success(num_quarantined: int) -> str:
     if not num_quarantined:
         return "Every task passed its check."
-    return f"{num_quarantined} tasks are in quarantine: their own check failed, each with its reason."
+    tasks = "1 task is" if num_quarantined == 1 else f"{num_quarantined} tasks are"
+    return f"{tasks} in quarantine: a check failed, the reason stands with the task."
 
 
 def _failure(suite: Suite, empty: Sequence[str]) -> str:

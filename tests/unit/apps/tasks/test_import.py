@@ -124,7 +124,7 @@ def test_checks_make_a_suite_ready_with_the_bad_task_in_quarantine(project, suit
     with pytest.raises(Problem, match="not ready"):
         resolve_suite(project, "sums")
     check(suite, "t2")
-    assert (suite.state, suite.status_message[:7]) == (SuiteState.READY, "1 tasks")
+    assert (suite.state, suite.status_message[:9]) == (SuiteState.READY, "1 task is")
     assert [task.key for task in ready_tasks(suite, "train")] == ["t1"]
     bad = suite.tasks.get(key="t2")
     assert (bad.state, bad.quarantine_code, bad.quarantine_message) == (
