@@ -197,8 +197,8 @@ class PolicyInstalled(msgspec.Struct, kw_only=True):
     retired: list[str] = []
     engines: list[str] = []
     duration_seconds: float = 0.0
-    pause_seconds: float = 0.0  # longest gap between tokens that generation saw during the install
-    steady_gap_seconds: float = 0.0  # the same before it
+    pause_seconds: float | None = None  # longest gap between tokens during the install; None: nothing was sampled
+    steady_gap_seconds: float | None = None  # the same since the install before
     num_bytes: int = 0
 
 

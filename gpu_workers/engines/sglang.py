@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.messages import Sampling
@@ -112,18 +113,29 @@ class SGLangEngine:
 
     async def metrics(self) -> dict[str, float]:
         """Unlabelled view of /metrics: the sum over labels of each sample."""
+        values: dict[str, float] = {}
+        for sample in await self._samples():
+            values[sample.name] = values.get(sample.name, 0.0) + sample.value
+        return values
+
+    async def token_gaps(self) -> dict[float, float]:
+        """Cumulative histogram of the gaps between tokens: upper bound in seconds -> count."""
+        buckets: dict[float, float] = {}
+        for sample in await self._samples():
+            if sample.name == "sglang:inter_token_latency_seconds_bucket":
+                bound = float(sample.labels["le"])
+                buckets[bound] = buckets.get(bound, 0.0) + sample.value
+        return buckets
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _samples(self) -> list[Sample]:
         try:
             response = await self._client.get("/metrics")
         except httpx.HTTPError as error:
             raise _unreachable(self.url, error) from error
-        values: dict[str, float] = {}
-        for family in text_string_to_metric_families(response.text):
-            for sample in family.samples:
-                values[sample.name] = values.get(sample.name, 0.0) + sample.value
-        return values
-
-    async def close(self) -> None:
-        await self._client.aclose()
+        return [sample for family in text_string_to_metric_families(response.text) for sample in family.samples]
 
     async def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         tries = _SAFE_TRIES if method == "GET" else 1
@@ -206,9 +218,7 @@ def _refusal(url: str, path: str, response: httpx.Response) -> EngineError:
     except (ValueError, AttributeError):
         message = response.text
     retryable = response.status_code >= 500 or "adapter" in str(message).lower()
-    return EngineError(
-        f"engine {url}{path} refused: {message}", status=response.status_code, retryable=retryable
-    )
+    return EngineError(f"engine {url}{path} refused: {message}", status=response.status_code, retryable=retryable)
 
 
 def _unreachable(url: str, error: httpx.HTTPError) -> EngineError:

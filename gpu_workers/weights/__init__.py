@@ -1,0 +1,1 @@
+"""Weight transfer: brings policy versions to the fleet; installed means verified."""
