@@ -54,7 +54,7 @@ def encode_group(episodes: list[EpisodeTokens], metadata: dict[str, str]) -> byt
         episode.check(index)
     offsets = np.cumsum([0] + [len(e.tokens) for e in episodes]).astype(np.int64)
     rewards = np.array([np.nan if e.reward is None else e.reward for e in episodes], dtype=np.float64)
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "tokens": np.concatenate([e.tokens for e in episodes]).astype(np.int32),
         "mask": np.concatenate([e.mask for e in episodes]).astype(np.uint8),
         "logprobs": np.concatenate([e.logprobs for e in episodes]).astype(np.float32),

@@ -25,9 +25,9 @@ class InstallError(WorkerError):
 
 
 class AdapterTransfer:
-    """WeightTransfer by adapter push onto `engines` (all or an error: what was loaded before the error stays loaded).
+    """WeightTransfer by adapter push onto every engine, or an error; what was loaded before the error stays loaded.
 
-    `fingerprint` of the base model is compared with the engines' own where they tell it, and with the adapter's manifest.
+    The base model's fingerprint is compared with the engines' own where they tell it, and with the adapter's manifest.
     """
 
     def __init__(self, engines: Sequence[tuple[str, RolloutEngine]], store: ObjectStore, cache: Path) -> None:
