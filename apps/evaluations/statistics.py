@@ -4,6 +4,7 @@ a database or global randomness; whatever is random takes a seed."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, exp, inf, log, pi, sqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -199,34 +200,41 @@ def quantile_ratio(
 
     Percentile bootstrap over whole clusters, both arms of a cluster drawn together; `seed` fixes the draws.
     """
-    names = np.asarray(clusters, dtype=object).astype(str)
-    members = [np.flatnonzero(names == name) for name in np.unique(names)]
-    pooled = [_pool(candidate, members), _pool(incumbent, members)]
-    base = _quantile(pooled[0], quantile) / _quantile(pooled[1], quantile)
-    shape = clustered_mean([0.0] * len(names), clusters, alpha)
-    if len(members) < 2:
+    _, index_n = np.unique(np.asarray(clusters, dtype=object).astype(str), return_inverse=True)
+    num_clusters = int(index_n.max()) + 1 if len(index_n) else 0
+    once = np.ones((1, num_clusters))
+    base = float(_weighted_quantiles(candidate, index_n, once, quantile)[0])
+    base /= float(_weighted_quantiles(incumbent, index_n, once, quantile)[0])
+    shape = clustered_mean([0.0] * len(index_n), clusters, alpha)
+    if num_clusters < 2:
         return _with_bounds(shape, base, 0.0, inf)
     generator = np.random.default_rng(seed)
-    draws = np.empty(num_draws)
-    for draw in range(num_draws):
-        chosen = generator.integers(0, len(members), len(members))
-        above, below = ([arm[index] for index in chosen] for arm in pooled)
-        draws[draw] = _quantile(above, quantile) / _quantile(below, quantile)
-    low, high = np.quantile(draws, [alpha, 1 - alpha])
-    return _with_bounds(shape, base, float(low), float(high), float(draws.std(ddof=1)))
+    counts_bg = generator.multinomial(num_clusters, np.full(num_clusters, 1 / num_clusters), size=num_draws)
+    draws_b = _weighted_quantiles(candidate, index_n, counts_bg, quantile)
+    draws_b = draws_b / _weighted_quantiles(incumbent, index_n, counts_bg, quantile)
+    low, high = np.quantile(draws_b, [alpha, 1 - alpha])
+    return _with_bounds(shape, base, float(low), float(high), float(draws_b.std(ddof=1)))
+
+
+def _weighted_quantiles(
+    tasks: Sequence[Sequence[float]], index_n: NDArray[np.int64], counts_bg: NDArray[Any], quantile: float
+) -> Floats:
+    """Quantile (inverse of the empirical distribution) of all values for each draw of clusters."""
+    values_m = np.concatenate([np.asarray(task, dtype=float) for task in tasks])
+    cluster_m = np.repeat(index_n, [len(task) for task in tasks])
+    order = np.argsort(values_m, kind="stable")
+    values_m, cluster_m = values_m[order], cluster_m[order]
+    found = []
+    for chunk_bg in np.array_split(counts_bg, max(1, len(counts_bg) * len(values_m) // 2_000_000)):
+        cumulative_bm = chunk_bg[:, cluster_m].cumsum(axis=1)
+        reached_bm = cumulative_bm >= quantile * cumulative_bm[:, -1:]
+        found.append(values_m[reached_bm.argmax(axis=1)])
+    return np.maximum(np.concatenate(found), 1e-9)
 
 
 def quantile_of(values: Sequence[float], quantile: float) -> float | None:
     """Quantile by linear interpolation; None of nothing."""
     return float(np.quantile(np.asarray(values, dtype=float), quantile)) if len(values) else None
-
-
-def _pool(tasks: Sequence[Sequence[float]], members: list[NDArray[np.int64]]) -> list[Floats]:
-    return [np.concatenate([np.asarray(tasks[task], dtype=float) for task in cluster]) for cluster in members]
-
-
-def _quantile(clusters: list[Floats], quantile: float) -> float:
-    return max(float(np.quantile(np.concatenate(clusters), quantile)), 1e-9)
 
 
 def _with_bounds(shape: Estimate, estimate: float, low: float, high: float, error: float | None = None) -> Estimate:

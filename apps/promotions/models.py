@@ -85,9 +85,7 @@ class Decision(models.Model):
 
     class Meta:
         constraints = [
-            models.CheckConstraint(
-                condition=~Q(kind="override") | ~Q(reason=""), name="decision_override_has_reason"
-            ),
+            models.CheckConstraint(condition=~Q(kind="override") | ~Q(reason=""), name="decision_override_has_reason"),
             models.CheckConstraint(
                 condition=~Q(kind="override") | Q(effective_at__isnull=True) | Q(second_by__isnull=False),
                 name="decision_override_has_second",

@@ -12,13 +12,14 @@ from django.test import TestCase
 from apps.accounts.models import Project, User
 from apps.evaluations import messaging as evaluation_messaging
 from apps.evaluations import scheduler, selection
-from apps.evaluations.models import Evaluation
+from apps.evaluations.finishing import end_evaluation
+from apps.evaluations.models import Evaluation, EvaluationState
 from apps.evaluations.states import OPEN_STATES
 from apps.policies.models import BaseModel, Policy, PolicyKind
 from apps.reviews import messaging as review_messaging
 from apps.runs import messaging as run_messaging
-from apps.runs.models import Group
-from apps.runs.services import reports
+from apps.runs.models import Episode, Group
+from apps.runs.services import group_reports, reports
 from apps.tasks.models import Suite, SuiteState, Task, TaskState
 from gpu_workers.contracts.enums import ReasonCode, StopReason, Verdict
 from gpu_workers.contracts.groups import EpisodeRecord, GroupTranscript, ToolCallRecord, TurnRecord, jsonable
@@ -152,6 +153,29 @@ def _with_turns(episodes: list[EpisodeRecord]) -> list[EpisodeRecord]:
         )
         for episode in episodes
     ]
+
+
+def fill(evaluation: Evaluation, outcome: Outcome) -> None:
+    """Finish an evaluation at once with stored groups and episodes, as if the workers had answered."""
+    groups, episodes = [], []
+    items = list(evaluation.items.select_related("task", "arm__policy", "arm__checkpoint__run"))
+    for item in items:
+        item.group = Group(
+            project=evaluation.project, task=item.task, purpose="evaluation", state="closed", outcome="scored",
+            size=evaluation.samples, policy_adapter=item.arm.engine_name, uri="objects/00/0",
+        )  # fmt: skip
+        groups.append(item.group)
+        for index in range(evaluation.samples):
+            fields = outcome(item.task, item.arm.engine_name, index)
+            if fields is not None:
+                episodes.append(group_reports._episode(item.group, _episode(index, fields)))
+    Group.objects.bulk_create(groups)
+    Episode.objects.bulk_create(episodes)
+    type(items[0]).objects.bulk_update(items, ["group"])
+    evaluation.refresh_from_db()
+    evaluation.state = EvaluationState.RUNNING
+    with committed():
+        end_evaluation(evaluation, EvaluationState.FINISHED, "done")
 
 
 def make_suite(project: Project, *, slug: str = "sums", per_cluster: int = 2, **splits: int) -> Suite:

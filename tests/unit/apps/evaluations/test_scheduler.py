@@ -22,7 +22,7 @@ from tests.support.evaluations import committed, make_policy, make_suite, passin
 
 @pytest.fixture
 def suite(project):
-    return make_suite(project, dev=4, heldout=40)
+    return make_suite(project, dev=4, heldout=16)
 
 
 @pytest.fixture
@@ -43,23 +43,23 @@ def test_arms_run_interleaved_with_the_same_seeds_and_few_in_flight(project, sui
     workers.work(lambda task, adapter, index: {"success": bool(adapter) and index == 0})
     evaluation.refresh_from_db()
     assert evaluation.state == EvaluationState.FINISHED, evaluation.status_message
-    assert len(workers.sent) == 80 and workers.most_in_flight == scheduler.MAX_IN_FLIGHT
+    assert len(workers.sent) == 32 and workers.most_in_flight == scheduler.MAX_IN_FLIGHT
     seeds: dict[str, set[int]] = {}
     for job in workers.sent:
         seeds.setdefault(job.task, set()).add(job.sampling.seed)
         assert job.group_size == 2 and job.purpose == "evaluation"
     assert all(len(found) == 1 for found in seeds.values())
-    assert len({next(iter(found)) for found in seeds.values()}) == 40
-    for pair in range(40):
+    assert len({next(iter(found)) for found in seeds.values()}) == 16
+    for pair in range(16):
         both = workers.sent[2 * pair : 2 * pair + 2]
         assert {job.policy.adapter for job in both} == {"", arms[1].policy.engine_name}
         assert both[0].task == both[1].task
-    first = Counter(workers.sent[2 * pair].policy.adapter for pair in range(40))
-    assert set(first.values()) == {20}  # neither arm always goes first
+    first = Counter(workers.sent[2 * pair].policy.adapter for pair in range(16))
+    assert set(first.values()) == {8}  # neither arm always goes first
     base, new = evaluation_results(None, evaluation).arms
-    assert (base.success, new.success, new.n, new.num_missing) == (0.0, 0.5, 80, 0)
+    assert (base.success, new.success, new.n, new.num_missing) == (0.0, 0.5, 32, 0)
     assert new.low < 0.5 < new.high
-    assert new.episode_seconds == pytest.approx(80.0)
+    assert new.episode_seconds == pytest.approx(32.0)
     assert new.train_cpu_seconds == 100.0 and base.train_cpu_seconds == 0.0
 
 
@@ -112,7 +112,7 @@ def test_groups_that_failed_on_an_engine_are_tried_after_the_engines_are_asked_a
             reconciler.advance_evaluation_groups(later)
     evaluation.refresh_from_db()
     assert evaluation.state == EvaluationState.FINISHED, evaluation.status_message
-    assert evaluation.status_message == "80 of 80 groups scored."
+    assert evaluation.status_message == "32 of 32 groups scored."
     assert Group.objects.filter(outcome=Outcome.INFRASTRUCTURE_FAILED).count() == 2
     assert sorted(evaluation.items.filter(num_tries=2).values_list("task__key", flat=True)) == ["heldout-003"] * 2
 
@@ -130,7 +130,7 @@ def test_what_never_works_is_missing_and_never_a_failure_of_the_policy(project, 
     assert evaluation.state == EvaluationState.FINISHED
     assert "2 had no result after 3 tries" in evaluation.status_message
     result = evaluation_results(None, evaluation).arms[0]
-    assert (result.n, result.num_missing, result.success) == (78, 2, 1.0)
+    assert (result.n, result.num_missing, result.success) == (30, 2, 1.0)
 
 
 def test_adapters_are_dropped_afterwards_but_not_those_in_service(project, suite, arms, approver, workers):
@@ -203,7 +203,7 @@ def test_results_show_heldout_tasks_only_to_those_with_the_right(project, suite,
     workers.work()
     assert evaluation_results(engineer, evaluation).tasks is None
     tasks = evaluation_results(approver, evaluation).tasks
-    assert len(tasks) == 40 and tasks[0].key == "heldout-000"
+    assert len(tasks) == 16 and tasks[0].key == "heldout-000"
     assert [tasks[0].success(arm) for arm in (0, 1)] == [1.0, 1.0]
 
 

@@ -1,0 +1,52 @@
+"""Which stored episodes people are asked to judge, and with what probability. Pure."""
+
+import hashlib
+from dataclasses import dataclass
+from uuid import UUID
+
+RANDOM_SLICE_TRAINING = 0.02
+RANDOM_SLICE_EVALUATION = 0.05
+_SPAN = 2**64
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What decides whether an episode is sampled. `policy_kind`: prompt, supervised or reinforced."""
+
+    episode_id: UUID
+    verdict: str
+    tamper: bool
+    policy_kind: str
+    training: bool
+
+
+@dataclass(frozen=True)
+class Draw:
+    """An episode that was drawn. `position`: the smaller, the earlier it is offered."""
+
+    stratum: str
+    inclusion_probability: float
+    why: str
+    position: float
+
+
+def draw(candidate: Candidate) -> Draw | None:
+    """Draw the episode, or not. The same episode always gives the same answer, so repeating adds nothing."""
+    if candidate.verdict not in ("pass", "fail"):
+        return None
+    source = "training" if candidate.training else "evaluation"
+    flag = "tamper" if candidate.tamper else "clean"
+    stratum = f"{candidate.verdict}|{flag}|{candidate.policy_kind}|{source}"
+    if candidate.tamper:
+        # In random order among themselves, ahead of most of the random slice.
+        return Draw(stratum, 1.0, "tamper flag", 0.25 * uniform(candidate.episode_id, "position"))
+    probability = RANDOM_SLICE_TRAINING if candidate.training else RANDOM_SLICE_EVALUATION
+    if uniform(candidate.episode_id, "slice") >= probability:
+        return None
+    return Draw(stratum, probability, "random slice", uniform(candidate.episode_id, "position"))
+
+
+def uniform(episode_id: UUID, purpose: str) -> float:
+    """A number in [0, 1) that is independent of everything about the episode but its id."""
+    digest = hashlib.sha256(f"{purpose}:{episode_id}".encode()).digest()
+    return int.from_bytes(digest[:8]) / _SPAN
