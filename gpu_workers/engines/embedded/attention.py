@@ -59,27 +59,30 @@ class BatchAttention:
 
     def _merge(self, layer: int, q: torch.Tensor, averages: torch.Tensor, logs: torch.Tensor) -> torch.Tensor:
         """Combine each row's own part with the parts over its runs, weights in float32."""
-        others = [self._level(layer, level, q) for level in self.batch.levels]
-        all_logs = logs.new_full((len(others) + 1, *logs.shape), float("-inf"))
-        all_logs[0] = logs
-        for index, (level, (_, log)) in enumerate(zip(self.batch.levels, others, strict=True), start=1):
-            all_logs[index].index_copy_(0, level.rows, log)
-        weights = all_logs.softmax(0).unsqueeze(-1)
-        merged = averages * weights[0]
-        for index, (level, (average, _)) in enumerate(zip(self.batch.levels, others, strict=True), start=1):
-            merged.index_add_(0, level.rows, average * weights[index].index_select(0, level.rows))
+        parts = [(averages, logs), *(self._level(layer, level, q) for level in self.batch.levels)]
+        weights = torch.stack([log for _, log in parts]).softmax(0).unsqueeze(-1)
+        merged = averages.float() * weights[0]
+        for index, (average, _) in enumerate(parts[1:], start=1):
+            merged.addcmul_(average.float(), weights[index])
         return merged.to(q.dtype)
 
     def _level(self, layer: int, level: Level, q: torch.Tensor) -> Part:
-        num, (_, kv_heads, per_kv, dim) = len(level.rows), q.shape
-        queries = q.index_select(0, level.rows).transpose(0, 1).reshape(1, kv_heads, num * per_kv, dim)
+        """This level's part for all rows; rows without a run get the log of nothing."""
+        if level.rows is not None:
+            q = q.index_select(0, level.rows)
+        num, kv_heads, per_kv, dim = q.shape
+        queries = q.transpose(0, 1).reshape(1, kv_heads, num * per_kv, dim)
         found = [_over_run(layer, run, queries[:, :, start * per_kv : stop * per_kv]) for run, start, stop in level.spans]
         averages = found[0][0] if len(found) == 1 else torch.cat([average for average, _ in found], dim=2)
         logs = found[0][1] if len(found) == 1 else torch.cat([log for _, log in found], dim=2)
-        return (
-            averages.reshape(kv_heads, num, per_kv, dim).transpose(0, 1),
-            logs.reshape(kv_heads, num, per_kv).transpose(0, 1),
-        )
+        averages = averages.view(kv_heads, num, per_kv, dim).transpose(0, 1)
+        logs = logs.view(kv_heads, num, per_kv).transpose(0, 1)
+        if level.positions is None:
+            return averages, logs
+        averages, logs = averages.index_select(0, level.positions), logs.index_select(0, level.positions)
+        if level.absent is not None:
+            logs.masked_fill_(level.absent[:, None, None], float("-inf"))
+        return averages, logs
 
 
 def _over_run(layer: int, run: Run, queries: torch.Tensor) -> Part:

@@ -11,10 +11,16 @@ from gpu_workers.engines.embedded.prefix_tree import Run
 
 @dataclass(frozen=True)
 class Level:
-    """Rows (by index) whose path has a run at this depth, ordered so that each run serves a contiguous range."""
+    """Rows whose path has a run at this depth, ordered so that each run serves a contiguous range.
 
-    rows: torch.Tensor
-    spans: list[tuple[Run, int, int]]  # run, start, stop within `rows`
+    rows [n] are batch rows; None when the order is the batch's own and complete. positions [N] finds a batch row's place
+    in that order (0 where it has none, then it is in `absent`).
+    """
+
+    rows: torch.Tensor | None
+    positions: torch.Tensor | None
+    absent: torch.Tensor | None
+    spans: list[tuple[Run, int, int]]  # run, start, stop in this order
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class Batch:
     wanted_rows: torch.Tensor  # rows whose final hidden state is returned
 
 
-def build_levels(spans: Sequence[tuple[Sequence[int], list[Run]]]) -> list[Level]:
+def build_levels(spans: Sequence[tuple[Sequence[int], list[Run]]], num_rows: int) -> list[Level]:
     """Levels of a batch from (rows, path of runs) pairs; rows under the same run are put together."""
     levels = []
     for depth in range(max((len(path) for _, path in spans), default=0)):
@@ -54,5 +60,18 @@ def build_levels(spans: Sequence[tuple[Sequence[int], list[Run]]]) -> list[Level
         for run, rows in by_run.values():
             runs.append((run, len(order), len(order) + len(rows)))
             order.extend(rows)
-        levels.append(Level(torch.tensor(order), runs))
+        levels.append(_level(order, runs, num_rows))
     return levels
+
+
+def _level(order: list[int], runs: list[tuple[Run, int, int]], num_rows: int) -> Level:
+    if order == list(range(num_rows)):
+        return Level(None, None, None, runs)
+    rows = torch.tensor(order)
+    positions = torch.zeros(num_rows, dtype=torch.int64)
+    positions[rows] = torch.arange(len(order))
+    absent = None
+    if len(order) < num_rows:
+        absent = torch.ones(num_rows, dtype=torch.bool)
+        absent[rows] = False
+    return Level(rows, positions, absent, runs)

@@ -50,7 +50,7 @@ def plan_step(running: Sequence[Request], prefills: Sequence[Prefill]) -> StepPl
         branch_positions=torch.tensor(branch_positions, dtype=torch.int64),
         branch_length=max(branch_positions, default=-1) + 1,
         prefills=spans,
-        levels=build_levels([(rows, request.leaf.path()) for rows, request in owners if request.leaf]),
+        levels=build_levels([(rows, request.leaf.path()) for rows, request in owners if request.leaf], len(tokens)),
         adapters=_adapter_rows(owners, len(tokens)),
         wanted_rows=torch.tensor(wanted + scored_rows, dtype=torch.int64),
     )

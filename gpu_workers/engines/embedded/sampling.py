@@ -7,6 +7,8 @@ import torch
 
 # The vocabulary is summed in blocks first, so that drawing needs a cumulative sum over few numbers only.
 _BLOCK = 256
+# So many rows' float32 logits stay in the second-level cache through all passes over them.
+_CHUNK_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -34,23 +36,33 @@ class Sampled:
 
 def sample(logits_NV: torch.Tensor, rows: Sequence[RowSampling]) -> Sampled:
     """One token a row."""
+    ids: list[int] = []
+    logprobs: list[float] = []
+    for start in range(0, len(rows), _CHUNK_ROWS):
+        chunk = _sample_chunk(logits_NV[start : start + _CHUNK_ROWS], rows[start : start + _CHUNK_ROWS])
+        ids += chunk.ids
+        logprobs += chunk.logprobs
+    return Sampled(ids, logprobs)
+
+
+def _sample_chunk(logits_NV: torch.Tensor, rows: Sequence[RowSampling]) -> Sampled:
+    weights = logits_NV.to(torch.float32, copy=True)
     temperatures = [row.temperature if row.temperature > 0 else 1.0 for row in rows]
-    scaled = logits_NV.float()
     if any(t != 1.0 for t in temperatures):
-        scaled = scaled / torch.tensor(temperatures).unsqueeze(1)
-    top, argmax = scaled.max(-1)
-    weights = (scaled - top.unsqueeze(1)).exp_()
+        weights /= torch.tensor(temperatures).unsqueeze(1)
+    top = weights.amax(-1, keepdim=True)
+    weights.sub_(top).exp_()
     blocks = _block_sums(weights)
     totals = blocks.sum(-1, dtype=torch.float64)
-    uniforms = torch.tensor([row.uniform for row in rows], dtype=torch.float64)
-    ids = _draw(weights, blocks, totals, uniforms)
+    ids = _draw(weights, blocks, totals, torch.tensor([row.uniform for row in rows], dtype=torch.float64))
     for index, row in enumerate(rows):
-        if row.is_truncated:
+        if row.temperature <= 0:
+            ids[index] = logits_NV[index].argmax()
+        elif row.is_truncated:
             ids[index] = _draw_truncated(weights[index] / totals[index].float(), row)
-    greedy = torch.tensor([row.temperature <= 0 for row in rows])
-    ids = torch.where(greedy, argmax, ids)
-    chosen = scaled.gather(1, ids.unsqueeze(1)).squeeze(1)
-    logprobs = (chosen - top).double() - totals.log()
+    # From the logits again rather than from the weights: exact where a weight is too small for float32.
+    chosen = logits_NV.gather(1, ids.unsqueeze(1)).squeeze(1).float() / torch.tensor(temperatures)
+    logprobs = (chosen - top.squeeze(1)).double() - totals.log()
     return Sampled(ids.tolist(), logprobs.tolist())
 
 
