@@ -213,4 +213,6 @@ def _number(value: Any) -> float | None:
 
 
 def _named(values: list[float] | None, names: tuple[str, ...]) -> dict[str, float | None]:
-    return dict(zip(names, values or [None] * len(names), strict=True))
+    if values is None:
+        return dict.fromkeys(names)
+    return dict(zip(names, values, strict=True))

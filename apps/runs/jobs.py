@@ -1,10 +1,12 @@
 """Celery jobs of runs: ids or messages in, one service call each."""
 
 import logging
+from functools import partial
 from typing import Any
 
 import msgspec
 from celery import shared_task
+from django.core.exceptions import ValidationError
 from django.db import OperationalError, transaction
 from django.utils import timezone
 
@@ -32,7 +34,7 @@ def heartbeat(payload: dict[str, Any]) -> bool:
     try:
         beat = msgspec.convert(payload, Heartbeat)
         accepted, first = attempts.apply_heartbeat(beat, timezone.now())
-    except (msgspec.ValidationError, ValueError) as error:
+    except (msgspec.ValidationError, ValidationError) as error:
         logger.warning("heartbeat dropped: %s", error)
         return False
     if first:
@@ -83,6 +85,6 @@ def reap_leases() -> int:
                 attempts.lose_attempt(run, fresh, attempts.expiry_reason(fresh))
             else:
                 attempts.end_attempt(fresh, "the run was over", stop=True)
-            transaction.on_commit(lambda run_id=run.id: messaging.request_advance(run_id), robust=True)
+            transaction.on_commit(partial(messaging.request_advance, run.id), robust=True)
             count += 1
     return count

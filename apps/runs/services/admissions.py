@@ -21,17 +21,15 @@ def admit_groups(run: Run, spec: RunSpec, attempt: int) -> list[Group]:
     room = admission.room(_demand(run, spec))
     if room == 0:
         return []
-    number = run.groups.aggregate(last=Max("number"))["last"] or 0
+    last = run.groups.aggregate(last=Max("number"))["last"] or 0
     adapter = adapter_name(run, run.confirmed_version)
-    sources = [*_requeues(run, spec, room)]
-    tasks = _next_tasks(run, spec, room - len(sources))
-    admitted = []
-    for source in [*sources, *tasks]:
-        number += 1
-        stale = source if isinstance(source, Group) else None
-        group = create_group(
+    stale = _requeues(run, spec, room)
+    sources: list[tuple[Task, Group | None]] = [(group.task, group) for group in stale]
+    sources += [(task, None) for task in _next_tasks(run, spec, room - len(stale))]
+    return [
+        create_group(
             project=run.project,
-            task=source if isinstance(source, Task) else source.task,
+            task=task,
             purpose=Purpose.TRAIN,
             size=spec.rollout.group_size,
             policy_adapter=adapter,
@@ -42,10 +40,10 @@ def admit_groups(run: Run, spec: RunSpec, attempt: int) -> list[Group]:
             number=number,
             run_attempt=attempt,
             timeout_seconds=spec.rollout.group_timeout_seconds,
-            requeue_of=stale,
+            requeue_of=requeue_of,
         )
-        admitted.append(group)
-    return admitted
+        for number, (task, requeue_of) in enumerate(sources, start=last + 1)
+    ]
 
 
 def _demand(run: Run, spec: RunSpec) -> admission.Demand:

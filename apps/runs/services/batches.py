@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import partial
+from uuid import UUID
 
 from django.db import transaction
 from django.utils import timezone
@@ -44,7 +45,7 @@ def _close_stale(run: Run, group: Group, bound: int) -> None:
     record_event(run, "group_stale", message, WARNING, group=str(group.id), task=str(group.task_id))
 
 
-def _create(run: Run, attempt: RunAttempt, planned: PlannedBatch, rows: Mapping[object, Group]) -> Batch:
+def _create(run: Run, attempt: RunAttempt, planned: PlannedBatch, rows: Mapping[UUID, Group]) -> Batch:
     batch = Batch.objects.create(run=run, attempt=attempt.number, index=planned.index, sent_at=timezone.now())
     members = [rows[member.id] for member in planned.members]
     for group, member in zip(members, planned.members, strict=True):

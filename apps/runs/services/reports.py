@@ -78,7 +78,7 @@ def _apply(report: Report) -> str:
 
 def _trainer(apply: Callable[[Run, Report], str]) -> Callable[[Report], str]:
     def handle(report: Report) -> str:
-        run = Run.objects.filter(pk=_uuid(report.run_id)).first()
+        run = _find_run(report)
         if run is None:
             return f"unknown run {report.run_id!r}"
         run = lock_run(run)
@@ -92,7 +92,8 @@ def _trainer(apply: Callable[[Run, Report], str]) -> Callable[[Report], str]:
 
 def _installed(report: Report) -> str:
     answer = msgspec.convert(report.body, PolicyInstalled)
-    row = FleetInstall.objects.filter(pk=_uuid(answer.job_id)).first()
+    key = _uuid(answer.job_id)
+    row = FleetInstall.objects.filter(pk=key).first() if key else None
     if row is None:
         return f"unknown install {answer.job_id!r}"
     run = lock_run(row.run) if row.run else None  # first the run, as the reconciler does
@@ -111,7 +112,7 @@ def _verified(report: Report) -> str:
 
 def _sample(report: Report) -> str:
     sample = msgspec.convert(report.body, WorkerSample)
-    run = Run.objects.filter(pk=_uuid(report.run_id)).first()
+    run = _find_run(report)
     worker_sampled.send(sender=Run, run=run, sample=sample)
     return ""
 
@@ -133,6 +134,11 @@ def _unreadable(payload: Any) -> Report:
     text = repr(payload).encode()
     report_id = str(fields.get("report_id") or f"malformed-{hashlib.sha256(text).hexdigest()}")
     return Report(report_id=report_id[:200], kind=str(fields.get("kind", ""))[:24], body={})
+
+
+def _find_run(report: Report) -> Run | None:
+    key = _uuid(report.run_id)
+    return Run.objects.filter(pk=key).first() if key else None
 
 
 def _uuid(text: str) -> UUID | None:
