@@ -36,6 +36,7 @@ from gpu_workers.settings import settings
 from gpu_workers.verifiers.gate import check_task
 from gpu_workers.verifiers.registry import get_verifier
 from gpu_workers.verifiers.results import TaskError
+from gpu_workers.weights.fleet import install_on_fleet
 
 VERIFY_CONCURRENCY = 4  # tasks of one message checked at once
 
@@ -99,7 +100,9 @@ def install_policy(payload: dict[str, Any]) -> None:
     job = _decode(payload, FleetJob)
     started = time.monotonic()
     try:
-        report = asyncio.run(_install(job))
+        worker = settings()
+        urls = job.engines or worker.require_engines()
+        report = asyncio.run(install_on_fleet(job, worker.store, worker.models_dir, worker.cache_dir, urls))
     except Exception as error:  # process edge
         logger.exception("install job %s", job.job_id)
         report = PolicyInstalled(
@@ -189,14 +192,3 @@ async def _check_all(job: VerifyJob) -> list[TaskCheck]:
                 return TaskCheck(task_id=item.task_id, ok=False, reason_code=_reason(error), message=_describe(error))
 
     return await asyncio.gather(*(check(item) for item in job.items))
-
-
-async def _install(job: FleetJob) -> PolicyInstalled:
-    from gpu_workers.weights.fleet import install_on_fleet
-
-    worker = settings()
-    result = await install_on_fleet(
-        job, worker.store, worker.models_dir, worker.cache_dir, job.engines or worker.require_engines()
-    )
-    result.job_id = job.job_id
-    return result
