@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 DEFAULT_CACHE_BYTES = 640 * 2**20
 MAX_DEFAULT_TOKENS = 131072
 MIN_CACHE_TOKENS = 4 * BRANCH_TOKENS
+# Longer than clients keep idle connections: a server that closes first loses requests already on their way.
+KEEP_ALIVE_SECONDS = 120
 
 
 def build_engine(options: argparse.Namespace) -> Engine:
@@ -51,12 +53,23 @@ def _default_tokens(config: LlamaConfig, dtype: torch.dtype, max_running: int) -
     return max(min(DEFAULT_CACHE_BYTES // bytes_per_token, MAX_DEFAULT_TOKENS), floor)
 
 
+def build_server(engine: Engine, log_level: str = "warning") -> uvicorn.Server:
+    """The HTTP server of an engine, to be run on a listening socket."""
+    config = uvicorn.Config(
+        build_app(engine),
+        log_level=log_level,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        timeout_graceful_shutdown=2,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+    )
+    return uvicorn.Server(config)
+
+
 def serve(engine: Engine, listener: socket.socket, log_level: str = "info") -> None:
     """Run until SIGINT or SIGTERM."""
-    config = uvicorn.Config(
-        build_app(engine), log_level="warning" if log_level == "info" else log_level, access_log=False,
-        timeout_graceful_shutdown=2, lifespan="off",
-    )  # fmt: skip
+    server = build_server(engine, "warning" if log_level == "info" else log_level)
     engine.start()
     host, port = listener.getsockname()[:2]
     logger.info(
@@ -64,6 +77,6 @@ def serve(engine: Engine, listener: socket.socket, log_level: str = "info") -> N
         engine.model.weights.dtype, engine.limits.max_running, engine.limits.max_total_tokens,
     )  # fmt: skip
     try:
-        uvicorn.Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])
     finally:
         engine.stop()
