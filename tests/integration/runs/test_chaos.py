@@ -39,7 +39,7 @@ def check_invariants(run):
     assert run.version <= run.total_steps
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_run_survives_everything(world, make_plane, seed):
     plane = make_plane(seed=seed, **CHAOS)
     run = plane.submit(world, run_spec(steps=5, rollout__max_staleness=seed % 3, **LENIENT))
