@@ -1,5 +1,6 @@
 """Gate policies: margins, alpha and what is required, versioned; a gate keeps the version it was opened with."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,8 @@ DEFAULT_METRICS: dict[str, dict[str, Any]] = {
     "unsafe_actions": {"required": False},
     "verifier": {"required": False, "margin": 0.1},
 }
+DEFAULT_SLUG = "default"
+_SLUG = re.compile(r"[A-Za-z0-9_-]{1,50}")
 _KEYS = {"required", "margin", "ceiling"}
 
 
@@ -55,6 +58,10 @@ def create_gate_policy(
     Raises Problem 400 naming the field.
     """
     require(by, Permission.GATE_DECIDE, project)
+    if not _SLUG.fullmatch(slug):
+        raise Problem(
+            "invalid", 400, "The slug cannot be used.", [{"path": "slug", "message": "letters, digits, - and _"}]
+        )
     chosen = {name: dict(rule) for name, rule in (DEFAULT_METRICS if metrics is None else metrics).items()}
     errors = [*_number_errors(alpha, min_effect, max_missing_share), *_metric_errors(chosen)]
     if errors:
@@ -73,8 +80,13 @@ def create_gate_policy(
 
 
 def resolve_gate_policy(project: Project, ref: str) -> GatePolicy:
-    """The gate policy of `slug` (newest) or `slug@version`. Raises Problem 400 that names the known ones."""
+    """The gate policy of `slug` (newest) or `slug@version`; `default` is made where a project has none yet.
+
+    Raises Problem 400 that names the known ones.
+    """
     slug, _, version = ref.partition("@")
+    if ref == DEFAULT_SLUG and not GatePolicy.objects.filter(project=project, slug=ref).exists():
+        return create_gate_policy(project=project, slug=ref, by=None)
     found = GatePolicy.objects.filter(project=project, slug=slug).order_by("-version")
     policy = found.filter(version=int(version)).first() if version.isdecimal() else None if version else found.first()
     if policy is None:

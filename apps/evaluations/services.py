@@ -23,7 +23,7 @@ from apps.evaluations.models import (
 from apps.evaluations.plans import ArmSpec, plan_hash
 from apps.evaluations.states import FINAL_STATES
 from apps.evaluations.statistics import look_alpha
-from apps.policies.models import Policy
+from apps.policies.models import Policy, PolicyKind
 from apps.runs.models import Run
 from apps.tasks.models import SplitName, Suite, SuiteState, Task
 from apps.tasks.selectors import ready_tasks
@@ -110,16 +110,16 @@ def _check_plan(project: Project, suite: Suite, split: str, arms: Sequence[ArmSp
 
 
 def _check_heldout(project: Project, split: str, purpose: str, arms: Sequence[ArmSpec], by: User | None) -> None:
-    """Trained policies meet held-out tasks in a gate, where the look is counted; else they would be chosen by it."""
+    """Candidates meet held-out tasks in a gate, where the look is counted; else they would be chosen by it."""
     if split != SplitName.HELDOUT or purpose == EvaluationPurpose.GATE:
         return
-    trained = [arm.label for arm in arms if arm.checkpoint or (arm.policy and arm.policy.run_id)]
+    trained = [arm.label for arm in arms if arm.policy is None or arm.policy.kind == PolicyKind.REINFORCED]
     if trained and not has_permission(by, Permission.HELDOUT_READ, project):
         raise Problem(
             "heldout_by_gate_only",
             403,
-            f"{', '.join(trained)} came from a run: open a gate (it can carry baselines) or evaluate on split dev.",
-            [{"path": "split", "message": "held-out is for gates and untrained baselines"}],
+            f"{', '.join(trained)} may be a candidate: open a gate (it can carry baselines) or evaluate on split dev.",
+            [{"path": "split", "message": "held-out is for gates, prompt-only and supervised baselines"}],
         )
 
 

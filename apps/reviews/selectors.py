@@ -164,9 +164,9 @@ def _blind_turn(turn: TurnRecord) -> BlindTurn:
     )
 
 
-def num_waiting(user: User) -> int:
+def num_waiting(user: User, project_slug: str = "") -> int:
     """Items the user could label now, for the home page."""
-    return labellable_items(user).count()
+    return labellable_items(user, project_slug).count()
 
 
 def summary(user: User, project_slug: str = "") -> ReviewSummary:

@@ -171,10 +171,13 @@ SPECTACULAR_SETTINGS = {
     "ENUM_NAME_OVERRIDES": {
         "AttemptStateEnum": "apps.runs.models.AttemptState",
         "ChannelMoveKindEnum": "apps.policies.models.MoveKind",
+        "DecisionKindEnum": "apps.promotions.models.DecisionKind",
         "EvaluationStateEnum": "apps.evaluations.models.EvaluationState",
         "GateStateEnum": "apps.promotions.models.GateState",
+        "GateVerdictEnum": "apps.promotions.models.GateVerdict",
         "GroupStateEnum": "apps.runs.models.GroupState",
         "InstallStateEnum": "apps.runs.models.InstallState",
+        "LabelVerdictEnum": "apps.reviews.models.LabelVerdict",
         "PolicyKindEnum": "apps.policies.models.PolicyKind",
         "ReviewItemStateEnum": "apps.reviews.models.ItemState",
         "RunStateEnum": "apps.runs.models.RunState",

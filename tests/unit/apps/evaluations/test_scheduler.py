@@ -189,11 +189,12 @@ def test_arms_must_be_of_the_project_and_differ(project, other_project, suite, a
 
 
 def test_a_trained_policy_meets_heldout_tasks_only_in_a_gate(project, suite, arms, engineer, approver, workers):
-    trained = policy_arm(make_policy(project, "trained", run_id=project.pk, run_version=3))
+    trained = policy_arm(make_policy(project, "trained"))
     with pytest.raises(Problem) as refused:
         start(project, suite, [trained], engineer, purpose=EvaluationPurpose.BASELINE)
     assert refused.value.code == "heldout_by_gate_only"
-    start(project, suite, [arms[0]], engineer, purpose=EvaluationPurpose.BASELINE)
+    supervised = policy_arm(make_policy(project, "supervised", kind="supervised"))
+    start(project, suite, [arms[0], supervised], engineer, purpose=EvaluationPurpose.BASELINE)
     start(project, suite, [trained], approver, purpose=EvaluationPurpose.BASELINE)
     start(project, suite, [trained], engineer, purpose=EvaluationPurpose.DEV, split="dev")
 

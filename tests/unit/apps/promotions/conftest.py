@@ -23,7 +23,8 @@ class GateWorld:
         self.candidate = make_policy(project, "candidate", by=engineer)
         self.prompted = make_policy(project, "prompted", adapter=False)
         self.channel = set_channel(project=project, name="production", policy=self.incumbent, by=None)
-        rules = {**DEFAULT_METRICS, "tamper": {"required": True, "margin": 0.1}}  # later looks at 80 clean tasks
+        loose = {"required": True, "margin": 0.1}  # what 80 clean tasks can show at the second look
+        rules = {**DEFAULT_METRICS, "tamper": loose, "invalid_tool_calls": loose}
         self.gate_policy = create_gate_policy(project=project, slug="default", by=None, metrics=rules)
         self.broken: set[str] = set()  # keys of tasks that the candidate fails in the replay
 

@@ -1,0 +1,14 @@
+"""URLs of evaluations and gate policies below /api/v1/."""
+
+from django.urls import path
+
+from apps.evaluations.api import views
+
+urlpatterns = [
+    path("evaluations/", views.EvaluationList.as_view(), name="api-evaluations"),
+    path("evaluations/<uuid:pk>/", views.EvaluationDetail.as_view(), name="api-evaluation"),
+    path("evaluations/<uuid:pk>/results/", views.EvaluationResults.as_view(), name="api-evaluation-results"),
+    path("evaluations/<uuid:pk>/cancel/", views.EvaluationCancel.as_view(), name="api-evaluation-cancel"),
+    path("gate-policies/", views.GatePolicyList.as_view(), name="api-gate-policies"),
+    path("suites/<uuid:pk>/heldout-ledger/", views.HeldoutLedger.as_view(), name="api-heldout-ledger"),
+]

@@ -1,0 +1,142 @@
+"""REST of evaluations, gate policies and the ledger of held-out looks."""
+
+from typing import Any
+
+import django_filters
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema
+from rest_framework import generics
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from apps.accounts.api.views import caller
+from apps.accounts.permissions import Permission, find_project
+from apps.evaluations import gate_policies, selectors, services
+from apps.evaluations.api import serializers
+from apps.evaluations.models import Evaluation, GatePolicy
+from apps.policies.selectors import resolve_policy
+from apps.tasks.models import SplitName
+from apps.tasks.selectors import find_suite, resolve_suite
+from apps.tasks.services import note_heldout_look
+from gpu_workers.contracts.messages import Sampling
+from ratchet.idempotency import idempotent
+
+
+class EvaluationFilter(django_filters.FilterSet):
+    project = django_filters.CharFilter(field_name="project__slug")
+    suite = django_filters.CharFilter(field_name="suite__slug")
+
+    class Meta:
+        model = Evaluation
+        fields = ["project", "suite", "split", "purpose", "state", "run"]
+
+
+class EvaluationList(generics.ListAPIView[Evaluation]):
+    serializer_class = serializers.EvaluationSerializer
+    queryset = Evaluation.objects.none()
+    filterset_class = EvaluationFilter
+
+    def get_queryset(self) -> QuerySet[Evaluation]:
+        return selectors.visible_evaluations(self.request.user)
+
+    @extend_schema(request=serializers.EvaluationCreateSerializer, responses={202: serializers.EvaluationSerializer})
+    def post(self, request: Request) -> Response:
+        """Start a baseline or dev evaluation of policies; each is an arm, all run interleaved.
+
+        On split heldout only prompt-only and supervised policies, unless you may read held-out content: a candidate
+        meets held-out tasks in a gate, where the look is counted.
+        """
+        return idempotent(request, lambda: self._create(request))
+
+    @staticmethod
+    def _create(request: Request) -> Response:
+        data = serializers.EvaluationCreateSerializer(data=request.data)
+        data.is_valid(raise_exception=True)
+        values: dict[str, Any] = data.validated_data
+        project = find_project(request.user, values["project"], Permission.EVALUATION_CREATE)
+        evaluation = services.start_evaluation(
+            project=project,
+            suite=resolve_suite(project, values["suite"]),
+            split=values["split"],
+            purpose=values["purpose"],
+            arms=[services.policy_arm(resolve_policy(project, slug)) for slug in values["policies"]],
+            samples=values["samples"],
+            sampling=Sampling(**{"temperature": 0.0, **values.get("sampling", {})}),
+            max_tasks=values["max_tasks"],
+            by=caller(request),
+        )
+        return _accepted(request, evaluation)
+
+
+class EvaluationDetail(APIView):
+    @extend_schema(responses=serializers.EvaluationSerializer)
+    def get(self, request: Request, pk: str) -> Response:
+        """The plan, the state and how far it is."""
+        return Response(serializers.EvaluationSerializer(selectors.find_evaluation(request.user, pk)).data)
+
+
+class EvaluationResults(APIView):
+    @extend_schema(responses=serializers.ResultsSerializer)
+    def get(self, request: Request, pk: str) -> Response:
+        """What was measured so far, by arm; task by task for who may read the tasks (held-out looks are audited)."""
+        evaluation = selectors.find_evaluation(request.user, pk)
+        results = selectors.evaluation_results(request.user, evaluation)
+        if results.tasks and evaluation.split == SplitName.HELDOUT:
+            keys = [task.key for task in results.tasks]
+            note_heldout_look(suite=evaluation.suite, by=caller(request), task_keys=keys)
+        return Response(serializers.ResultsSerializer(results).data)
+
+
+class EvaluationCancel(APIView):
+    @extend_schema(request=None, responses=serializers.EvaluationSerializer)
+    def post(self, request: Request, pk: str) -> Response:
+        """Stop it; what was scored stays. Safe to repeat."""
+        evaluation = selectors.find_evaluation(request.user, pk)
+        services.cancel_evaluation(evaluation=evaluation, by=caller(request))
+        return Response(serializers.EvaluationSerializer(selectors.find_evaluation(request.user, pk)).data)
+
+
+class GatePolicyFilter(django_filters.FilterSet):
+    project = django_filters.CharFilter(field_name="project__slug")
+
+    class Meta:
+        model = GatePolicy
+        fields = ["project", "slug"]
+
+
+class GatePolicyList(generics.ListAPIView[GatePolicy]):
+    serializer_class = serializers.GatePolicySerializer
+    queryset = GatePolicy.objects.none()
+    filterset_class = GatePolicyFilter
+
+    def get_queryset(self) -> QuerySet[GatePolicy]:
+        return selectors.visible_gate_policies(self.request.user)
+
+    @extend_schema(request=serializers.GatePolicyCreateSerializer, responses={201: serializers.GatePolicySerializer})
+    def post(self, request: Request) -> Response:
+        """The next version of a gate policy. Approvers only; identical content gives the newest version."""
+        return idempotent(request, lambda: self._create(request))
+
+    @staticmethod
+    def _create(request: Request) -> Response:
+        data = serializers.GatePolicyCreateSerializer(data=request.data)
+        data.is_valid(raise_exception=True)
+        values: dict[str, Any] = dict(data.validated_data)
+        project = find_project(request.user, values.pop("project"), Permission.GATE_DECIDE)
+        policy = gate_policies.create_gate_policy(project=project, by=caller(request), **values)
+        return Response(serializers.GatePolicySerializer(policy).data, status=201)
+
+
+class HeldoutLedger(APIView):
+    @extend_schema(responses=serializers.HeldoutLedgerSerializer)
+    def get(self, request: Request, pk: str) -> Response:
+        """Looks at a suite's held-out set and the significance they spent."""
+        suite = find_suite(request.user, pk)
+        return Response(serializers.HeldoutLedgerSerializer(selectors.heldout_ledger(suite)).data)
+
+
+def _accepted(request: Request, evaluation: Evaluation) -> Response:
+    found = selectors.find_evaluation(request.user, evaluation.pk)
+    location = f"/api/v1/evaluations/{evaluation.pk}/"
+    return Response(serializers.EvaluationSerializer(found).data, status=202, headers={"Location": location})

@@ -1,0 +1,64 @@
+"""REST of reviews: the next item, labels, skip, undo, progress and rates."""
+
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from apps.accounts.api.views import caller
+from apps.reviews import selectors, services
+from apps.reviews.api import serializers
+
+_PROJECT = OpenApiParameter("project", str, description="slug; absent: every project you may review in")
+
+
+class NextItem(APIView):
+    @extend_schema(parameters=[_PROJECT], request=None, responses=serializers.NextItemSerializer)
+    def post(self, request: Request) -> Response:
+        """Reserve the next item for ten minutes; the one you hold comes again."""
+        project = request.query_params.get("project", "")
+        user = caller(request)
+        item = services.next_item(by=user, project_slug=project)
+        body = {
+            "item": selectors.blind_item(item) if item else None,
+            "num_waiting": selectors.num_waiting(user, project),
+        }
+        return Response(serializers.NextItemSerializer(body).data)
+
+
+class LabelItem(APIView):
+    @extend_schema(request=serializers.LabelCreateSerializer, responses={201: serializers.LabelSerializer})
+    def post(self, request: Request, pk: str) -> Response:
+        """Save your verdict on the item you hold: pass, fail or cannot_tell. The same label again changes nothing."""
+        item = selectors.find_item(caller(request), pk)
+        data = serializers.LabelCreateSerializer(data=request.data)
+        data.is_valid(raise_exception=True)
+        label = services.label_item(item=item, by=caller(request), **data.validated_data)
+        return Response(serializers.LabelSerializer(label).data, status=201)
+
+
+class SkipItem(APIView):
+    @extend_schema(request=serializers.SkipSerializer, responses={204: None})
+    def post(self, request: Request, pk: str) -> Response:
+        """Put the item you hold aside, with a reason."""
+        item = selectors.find_item(caller(request), pk)
+        data = serializers.SkipSerializer(data=request.data)
+        data.is_valid(raise_exception=True)
+        services.skip_item(item=item, by=caller(request), reason=data.validated_data["reason"])
+        return Response(status=204)
+
+
+class UndoLabel(APIView):
+    @extend_schema(request=None, responses=serializers.BlindItemSerializer)
+    def post(self, request: Request, pk: str) -> Response:
+        """Take your label or skip back and hold the item again."""
+        item = services.undo_label(item=selectors.find_item(caller(request), pk), by=caller(request))
+        return Response(serializers.BlindItemSerializer(selectors.blind_item(item)).data)
+
+
+class ReviewSummary(APIView):
+    @extend_schema(parameters=[_PROJECT], responses=serializers.ReviewSummarySerializer)
+    def get(self, request: Request) -> Response:
+        """How far labelling is, and the verifier's weighted error rates."""
+        found = selectors.summary(caller(request), request.query_params.get("project", ""))
+        return Response(serializers.ReviewSummarySerializer(found).data)
