@@ -39,20 +39,37 @@ class SwiGlu(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gate_up: Tensor) -> Tensor:
-        ctx.save_for_backward(gate_up)
         gate, up = gate_up.chunk(2, dim=-1)
-        return F.silu(gate).mul_(up)
+        activated = F.silu(gate)
+        ctx.save_for_backward(gate_up, activated)
+        return activated * up
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        (gate_up,) = ctx.saved_tensors
+        gate_up, activated = ctx.saved_tensors
         grad = grads[0]
         gate, up = gate_up.chunk(2, dim=-1)
         out = torch.empty_like(gate_up)
         half = gate.shape[-1]
-        torch.mul(F.silu(gate), grad, out=out[:, half:])
-        out[:, :half] = torch.ops.aten.silu_backward(grad * up, gate)
+        torch.mul(activated, grad, out=out[:, half:])
+        torch.ops.aten.silu_backward.grad_input(grad * up, gate, grad_input=out[:, :half])
         return out
+
+
+class Rotate(torch.autograd.Function):
+    """Rotary embedding of [N, heads, D] in the Hugging Face layout: the two halves of a head are the two axes."""
+
+    @staticmethod
+    def forward(ctx: Any, x_NHD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        first, second = x_NHD.chunk(2, dim=-1)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        first, second = grads[0].chunk(2, dim=-1)
+        return torch.cat([first * cos + second * sin, second * cos - first * sin], dim=-1), None, None
 
 
 class LoraLinear(torch.autograd.Function):
@@ -102,6 +119,9 @@ def block_diagonal(blocks: Sequence[Tensor]) -> Tensor:
     return torch.block_diag(*blocks)
 
 
+MAX_SHIFT = 1e4
+
+
 @dataclass(frozen=True)
 class AttentionBlock:
     """Rows [start, stop) of the queries with the keys any of them may see; bias is 0 or −inf, [rows, 1, keys]."""
@@ -115,94 +135,102 @@ class AttentionBlock:
 class TreeAttention(torch.autograd.Function):
     """Grouped-query attention in which each node sees its own path, computed in blocks of queries.
 
-    query [KV, N, G, D], key and value [KV, N, D]; output [KV, N, G, D].
+    query [KV, N, G, D], key_value [KV, N, 2·D] (key, then value); output [KV, N, G, D].
     """
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, blocks: Sequence[AttentionBlock]) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key_value: Tensor, blocks: Sequence[AttentionBlock]) -> Tensor:
         num_kv, _, num_queries, size = query.shape
         out = torch.empty_like(query)
+        query = query * size**-0.5
         saved: list[Tensor] = []
         for block in blocks:
             rows = block.stop - block.start
             q = query[:, block.start : block.stop].reshape(num_kv, rows * num_queries, size)
-            k, v = key[:, block.keys], value[:, block.keys]
-            scores = torch.bmm(q, k.transpose(1, 2)).mul_(size**-0.5)
+            visible = key_value.index_select(1, block.keys)
+            scores = torch.bmm(q, visible[..., :size].transpose(1, 2))
             scores.view(num_kv, rows, num_queries, -1).add_(block.bias)
             weights = torch.softmax(scores, dim=-1)
-            out[:, block.start : block.stop] = torch.bmm(weights, v).view(num_kv, rows, num_queries, size)
-            saved.append(weights)
-        ctx.save_for_backward(query, key, value, out, *saved)
+            attended = torch.bmm(weights, visible[..., size:])
+            out[:, block.start : block.stop] = attended.view(num_kv, rows, num_queries, size)
+            saved += [weights, visible]
+        ctx.save_for_backward(query, out, *saved)
         ctx.blocks = blocks
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        query, key, value, out, *saved = ctx.saved_tensors
-        num_kv, _, num_queries, size = query.shape
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        query, out, *saved = ctx.saved_tensors
+        num_kv, num_nodes, num_queries, size = query.shape
         grad_out = grads[0]
         grad_query = torch.empty_like(query)
-        grad_key = torch.zeros(key.shape, dtype=torch.float32, device=key.device)
-        grad_value = torch.zeros_like(grad_key)
-        delta = (grad_out.float() * out.float()).sum(-1, keepdim=True)
-        for block, weights in zip(ctx.blocks, saved, strict=True):
+        grad_key_value = torch.zeros(num_kv, num_nodes, 2 * size, dtype=torch.float32, device=query.device)
+        delta = (grad_out * out).sum(-1, keepdim=True, dtype=torch.float32).to(out.dtype)
+        for block, weights, visible in zip(ctx.blocks, saved[::2], saved[1::2], strict=True):
             rows = block.stop - block.start
             window = slice(block.start, block.stop)
             flat = (num_kv, rows * num_queries, size)
             q, grad = query[:, window].reshape(flat), grad_out[:, window].reshape(flat)
-            k, v = key[:, block.keys], value[:, block.keys]
-            grad_value.index_add_(1, block.keys, torch.bmm(weights.transpose(1, 2), grad).float())
-            grad_scores = torch.bmm(grad, v.transpose(1, 2))
-            grad_scores.sub_(delta[:, window].reshape(num_kv, -1, 1)).mul_(weights).mul_(size**-0.5)
-            grad_query[:, window] = torch.bmm(grad_scores, k).view(num_kv, rows, num_queries, size)
-            grad_key.index_add_(1, block.keys, torch.bmm(grad_scores.transpose(1, 2), q).float())
-        return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype), None
+            grad_scores = torch.bmm(grad, visible[..., size:].transpose(1, 2))
+            grad_scores.sub_(delta[:, window].reshape(num_kv, -1, 1)).mul_(weights)
+            grad_query[:, window] = torch.bmm(grad_scores, visible[..., :size]).view(num_kv, rows, num_queries, size)
+            grad_key = torch.bmm(grad_scores.transpose(1, 2), q)
+            grad_value = torch.bmm(weights.transpose(1, 2), grad)
+            grad_key_value.index_add_(1, block.keys, torch.cat([grad_key, grad_value], dim=-1).float())
+        return grad_query.mul_(size**-0.5), grad_key_value.to(query.dtype), None
 
 
 class TokenLogprobs(torch.autograd.Function):
-    """log p(target) and entropy of softmax(hidden · headᵀ / temperature), U rows in chunks; the head is frozen.
+    """log p(target) and entropy of softmax(hidden · headᵀ / temperature) for U rows; the head is frozen.
 
-    The gradient of a row's log-prob is a fixed vector in hidden space, formed in the forward pass, so that the
-    [U, vocabulary] logits never outlive a chunk.
+    The vocabulary is visited in chunks with a running maximum, as flash attention visits keys, so that a chunk stays in
+    the cache and the [U, vocabulary] logits never exist. The gradient of a row's log-prob is a fixed vector in hidden
+    space, head[target] − Σ p·head, accumulated on the way.
     """
 
-    CHUNK_ROWS = 64
+    CHUNK_WORDS = 4096
 
     @staticmethod
     def forward(
         ctx: Any, hidden_UD: Tensor, head_VD: Tensor, target_U: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
         wants_grad = ctx.needs_input_grad[0]
-        logprob, entropy, slopes = [], [], []
-        for start in range(0, len(hidden_UD), TokenLogprobs.CHUNK_ROWS):
-            hidden = hidden_UD[start : start + TokenLogprobs.CHUNK_ROWS]
-            target = target_U[start : start + TokenLogprobs.CHUNK_ROWS, None]
-            logits = (hidden @ head_VD.T).float()
+        rows = len(hidden_UD)
+        top = hidden_UD.new_full((rows, 1), -torch.inf, dtype=torch.float32)
+        total = torch.zeros_like(top)  # Σ exp(l − top)
+        moment = torch.zeros_like(top)  # Σ exp(l − top)·(l − top)
+        chosen = torch.zeros_like(top)
+        mean_head = hidden_UD.new_zeros(hidden_UD.shape, dtype=torch.float32) if wants_grad else None
+        for start in range(0, len(head_VD), TokenLogprobs.CHUNK_WORDS):
+            words = head_VD[start : start + TokenLogprobs.CHUNK_WORDS]
+            logits = (hidden_UD @ words.T).float()
             if temperature != 1.0:
                 logits.mul_(1.0 / temperature)
-            logits.sub_(logits.amax(-1, keepdim=True))
-            chosen = logits.gather(1, target).squeeze(1)
-            probability = logits.exp()
-            total = probability.sum(-1, keepdim=True)
-            log_total = total.log().squeeze(1)
-            logprob.append(chosen - log_total)
-            probability.mul_(1.0 / total)
-            entropy.append(log_total - torch.linalg.vecdot(probability, logits))
-            if wants_grad:
-                probability.neg_().scatter_add_(1, target, torch.ones_like(target, dtype=probability.dtype))
-                slopes.append(probability.to(head_VD.dtype) @ head_VD)
+            local = target_U[:, None] - start
+            inside = (local >= 0) & (local < len(words))
+            chosen = torch.where(inside, logits.gather(1, local.clamp(0, len(words) - 1)), chosen)
+            new_top = torch.maximum(top, logits.amax(-1, keepdim=True))
+            shift = (top - new_top).nan_to_num(nan=0.0, neginf=-MAX_SHIFT)  # first chunk: nothing to rescale yet
+            shrink = shift.exp()
+            moment = (moment + total * shift) * shrink
+            total = total * shrink
+            logits.sub_(new_top)
+            weight = logits.exp()
+            total += weight.sum(-1, keepdim=True)
+            moment += torch.linalg.vecdot(weight, logits)[:, None]
+            if mean_head is not None:
+                mean_head.mul_(shrink).add_(weight.to(head_VD.dtype) @ words)
+            top = new_top
+        logprob = (chosen - top - total.log()).squeeze(1)
+        entropy = (total.log() - moment / total).squeeze(1)
         ctx.temperature = temperature
-        if wants_grad:
-            ctx.save_for_backward(torch.cat(slopes) if slopes else hidden_UD)
-        logprobs, entropies = _join(logprob, hidden_UD), _join(entropy, hidden_UD)
-        ctx.mark_non_differentiable(entropies)
-        return logprobs, entropies
+        if mean_head is not None:
+            slopes = head_VD[target_U].float().sub_(mean_head.div_(total))
+            ctx.save_for_backward(slopes.to(head_VD.dtype))
+        ctx.mark_non_differentiable(entropy)
+        return logprob, entropy
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         (slopes,) = ctx.saved_tensors
         return slopes * (grads[0][:, None] / ctx.temperature).to(slopes.dtype), None, None, None
-
-
-def _join(chunks: Sequence[Tensor], like: Tensor) -> Tensor:
-    return torch.cat(list(chunks)) if chunks else like.new_zeros(0, dtype=torch.float32)

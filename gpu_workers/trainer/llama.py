@@ -7,7 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gpu_workers.trainer.kernels import AttentionBlock, LoraLinear, RmsNorm, SwiGlu, TokenLogprobs, TreeAttention
+from gpu_workers.trainer.kernels import (
+    AttentionBlock,
+    LoraLinear,
+    RmsNorm,
+    Rotate,
+    SwiGlu,
+    TokenLogprobs,
+    TreeAttention,
+)
 from gpu_workers.trainer.packing import PackedRow, attention_mask
 
 BLOCK_QUERIES = 64
@@ -77,11 +85,12 @@ class DecoderLayer(nn.Module):
         shape, rows = self.shape, len(qkv)
         kv, size, queries = shape.num_kv_heads, shape.head_size, shape.num_heads // shape.num_kv_heads
         query_width = shape.num_heads * size
-        rotated = rotate(qkv[:, : query_width + kv * size].view(rows, -1, size), rotation)
+        turned = qkv[:, : query_width + kv * size].view(rows, -1, size)
+        rotated: Tensor = Rotate.apply(turned, *rotation)
         query = rotated[:, : shape.num_heads].view(rows, kv, queries, size).transpose(0, 1).contiguous()
-        key = rotated[:, shape.num_heads :].transpose(0, 1).contiguous()
-        value = qkv[:, query_width + kv * size :].view(rows, kv, size).transpose(0, 1).contiguous()
-        out: Tensor = TreeAttention.apply(query, key, value, blocks)
+        value = qkv[:, query_width + kv * size :].view(rows, kv, size)
+        key_value = torch.cat([rotated[:, shape.num_heads :], value], dim=-1).transpose(0, 1).contiguous()
+        out: Tensor = TreeAttention.apply(query, key_value, blocks)
         return out.transpose(0, 1).reshape(rows, query_width)
 
 
@@ -128,13 +137,6 @@ def rotations(positions_N: Tensor, shape: LlamaShape, dtype: torch.dtype) -> tup
     exponents = torch.arange(0, shape.head_size, 2, dtype=torch.float32) / shape.head_size
     angles = positions_N[:, None].float() * (1.0 / shape.rope_theta**exponents)
     return angles.cos().to(dtype)[:, None], angles.sin().to(dtype)[:, None]
-
-
-def rotate(x_NHD: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate the two halves of each head (the Hugging Face layout)."""
-    cos, sin = rotation
-    first, second = x_NHD.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
 def attention_blocks(row: PackedRow, dtype: torch.dtype) -> list[AttentionBlock]:

@@ -37,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     die_with_parent()
     keep_freed_memory()
+    torch.set_flush_denormal(True)  # tiny probabilities would otherwise be multiplied in microcode
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or torch.get_num_threads()))
     try:
         job = msgspec.json.decode(options.job.read_bytes(), type=TrainJob)
