@@ -70,7 +70,8 @@ class Admission:
                 continue
             size = min(len(tokens) - run.stop, budget)
             headroom = BRANCH_TOKENS * (num_running + admitted.num_rows + 1) if num_running or admitted.num_rows else 0
-            if size <= 0 or self.memory.num_free < size + headroom or not self.memory.make_room(size):
+            planned = self.tokens_per_step - budget
+            if size <= 0 or self.memory.num_free < planned + size + headroom or not self.memory.make_room(planned + size):
                 self.memory.release(request)
                 break
             budget -= size
