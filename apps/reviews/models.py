@@ -27,6 +27,9 @@ class ReviewItem(models.Model):
     position = models.FloatField()  # random order; suspicious ones tend to come earlier
     state = models.CharField(max_length=16, choices=ItemState, default=ItemState.OPEN)
     skip_reason = models.CharField(max_length=200, blank=True)
+    skipped_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
     reserved_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )

@@ -111,8 +111,8 @@ def skip_item(*, item: ReviewItem, by: User, reason: str) -> ReviewItem:
         raise Problem("invalid", 400, "Say why you skip this item.", errors)
     item = _lock(item, by)
     _check_held(item, by)
-    item.skip_reason = reason.strip()[:200]
-    item.save(update_fields=["skip_reason"])
+    item.skip_reason, item.skipped_by = reason.strip()[:200], by
+    item.save(update_fields=["skip_reason", "skipped_by"])
     _move(item, ItemState.SKIPPED)
     record(tag="user:review:skip", by=by, project=item.project, subject=item, reason=item.skip_reason)
     return item
@@ -123,13 +123,13 @@ def undo_label(*, item: ReviewItem, by: User) -> ReviewItem:
     """Take back one's own label (it is kept, stamped) or skip, and hold the item again. Raises Problem 409."""
     item = _lock(item, by)
     label = item.labels.filter(reviewer=by, undone_at__isnull=True).first()
-    if label is None and item.state != ItemState.SKIPPED:
-        raise Problem("nothing_to_undo", 409, "You have no label on this item.")
+    if label is None and item.skipped_by_id != by.pk:
+        raise Problem("nothing_to_undo", 409, "You have neither labelled nor skipped this item.")
     if label is not None:
         label.undone_at = timezone.now()
         label.save(update_fields=["undone_at"])
-    item.skip_reason = ""
-    item.save(update_fields=["skip_reason"])
+    item.skip_reason, item.skipped_by = "", None
+    item.save(update_fields=["skip_reason", "skipped_by"])
     _move(item, ItemState.OPEN)
     _reserve(item, by)
     record(tag="user:review:undo", by=by, project=item.project, subject=label or item)
