@@ -66,7 +66,7 @@ def create_gate_policy(
     errors = [*_number_errors(alpha, min_effect, max_missing_share), *_metric_errors(chosen)]
     if errors:
         raise Problem("invalid", 400, "The gate policy has values that cannot be used.", errors)
-    Project.objects.select_for_update().get(pk=project.pk)
+    Project.objects.select_for_update(no_key=True).get(pk=project.pk)
     versions = GatePolicy.objects.filter(project=project, slug=slug)
     values = {"alpha": alpha, "min_effect": min_effect, "metrics": chosen, "max_missing_share": max_missing_share}
     newest = versions.order_by("-version").first()

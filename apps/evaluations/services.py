@@ -166,7 +166,7 @@ def cancel_evaluation(*, evaluation: Evaluation, by: User | None, reason: str = 
 @transaction.atomic
 def spend_look(*, evaluation: Evaluation, alpha: float, by: User | None) -> HeldoutLook:
     """Spend the next share of alpha on this look at the suite's held-out set, before anything is seen."""
-    Suite.objects.select_for_update().get(pk=evaluation.suite_id)  # looks are numbered one at a time
+    Suite.objects.select_for_update(no_key=True).get(pk=evaluation.suite_id)  # looks are numbered one at a time
     newest = HeldoutLook.objects.filter(suite=evaluation.suite).aggregate(newest=Max("number"))["newest"] or 0
     look = HeldoutLook.objects.create(
         suite=evaluation.suite, number=newest + 1, alpha=look_alpha(alpha, newest + 1), evaluation=evaluation

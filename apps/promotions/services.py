@@ -52,7 +52,8 @@ def open_gate(
     with the token limit of the candidate's run. Raises Problem 400 or 409 naming what is wrong.
     """
     require(by, Permission.GATE_CREATE, project)
-    Project.objects.select_for_update().get(pk=project.pk)  # numbers are given one at a time
+    Project.objects.select_for_update(no_key=True).get(pk=project.pk)  # numbers are given one at a time
+    Suite.objects.select_for_update(no_key=True).get(pk=suite.pk)  # so are looks; before the audit chain's lock
     incumbent = channel.policy
     _check(project, channel, candidate, gate_policy, extra_arms)
     assert incumbent is not None

@@ -181,7 +181,13 @@ def fill(evaluation: Evaluation, outcome: Outcome) -> None:
 def make_suite(project: Project, *, slug: str = "sums", per_cluster: int = 2, **splits: int) -> Suite:
     """A ready suite with so many tasks a split, in clusters of two."""
     suite = Suite.objects.create(
-        project=project, slug=slug, title="Sums", distribution="sums", content_hash="0" * 64, state=SuiteState.READY
+        project=project,
+        slug=slug,
+        title="Sums",
+        distribution="sums",
+        failure_modes=[{"code": "WRONG_ANSWER", "meaning": "another number"}],
+        content_hash="0" * 64,
+        state=SuiteState.READY,
     )
     number = 0
     for split, count in splits.items():
