@@ -2,8 +2,8 @@
 
 Both sides do the same work in one run: SmolLM2-135M, LoRA r=16 on all linear layers, bfloat16 where the processor has
 it, groups of 8 completions with a common prompt, the policy-gradient loss at the sampled positions. The padded side is
-transformers with PEFT, its logits restricted to the completion (as TRL does), gradient checkpointing off, at the best of
-several micro-batches. Completions are random tokens, so nothing but the prompt is shared: real groups share more.
+transformers with PEFT, its logits restricted to the completion (as TRL does), gradient checkpointing off, at its best
+micro-batch. Completions are random tokens, so nothing but the prompt is shared: real groups share more.
 Prints one JSON object. Run: `python benchmarks/packed_vs_padded.py [--home HOME]`.
 """
 

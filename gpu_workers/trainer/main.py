@@ -45,6 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (OSError, msgspec.DecodeError, SettingsError) as error:
         sys.stderr.write(f"trainer: {options.job}: {error}\n")
         return EXIT_USAGE
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1 and int(os.environ.get("RANK") or 0) > 0:
+        return EXIT_FAILED  # rank 0 says why
     reporter = _reporter(settings, options.reports)
     return run_job(job, settings, reporter)
 
@@ -67,6 +69,10 @@ def run_job(job: TrainJob, settings: WorkerSettings, reporter: TrainerReporter) 
 
 
 def _run(job: TrainJob, settings: WorkerSettings, reporter: TrainerReporter, heartbeat: HeartbeatThread) -> None:
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        raise AttemptError(
+            "too_many_ranks", "this trainer runs in one process; set RATCHET_TRAINER_RANKS to 1", retryable=False
+        )
     place = Workplace(settings.store, settings.models_dir, settings.cache_dir)
     attempt = TrainerAttempt(job, place, reporter, heartbeat)
     if attempt.spec.algorithm.kind is Algorithm.SFT:
