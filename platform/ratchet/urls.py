@@ -11,13 +11,6 @@ from ratchet.health import healthz, metrics
 _APPS = ("accounts", "audit", "tasks", "policies", "runs", "metrics", "evaluations", "reviews", "promotions")
 
 
-def _exists(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
-
-
 urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/", admin.site.urls),
     path("healthz", healthz, name="healthz"),
@@ -25,7 +18,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/v1/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("api/docs/", SpectacularSwaggerView.as_view(url_name="schema"), name="swagger"),
     path("api/redoc/", SpectacularRedocView.as_view(url_name="schema"), name="redoc"),
-    *[path("api/v1/", include(f"apps.{app}.api.urls")) for app in _APPS if _exists(f"apps.{app}.api.urls")],
+    *[path("api/v1/", include(f"apps.{app}.api.urls")) for app in _APPS],
     path("internal/", include("apps.policies.internal")),  # serving gateways, by worker secret
-    *[path("", include(f"apps.{app}.urls")) for app in _APPS if _exists(f"apps.{app}.urls")],
+    *[path("", include(f"apps.{app}.urls")) for app in _APPS if find_spec(f"apps.{app}.urls")],
 ]
