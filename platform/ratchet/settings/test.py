@@ -4,11 +4,13 @@ The server itself is started by tests/conftest.py, and only when a test needs th
 """
 
 import os
+import secrets
 import tempfile
 
 os.environ["RATCHET_ENV"] = "test"
 if "RATCHET_HOME" not in os.environ:
-    os.environ["RATCHET_HOME"] = tempfile.mkdtemp(prefix="ratchet-test-")
+    # Named here, made by the first server that starts: most uses of these settings need none.
+    os.environ["RATCHET_HOME"] = f"{tempfile.gettempdir()}/ratchet-test-{secrets.token_hex(8)}"
 
 from ratchet.settings.base import *  # noqa: F403
 
