@@ -1,6 +1,7 @@
 """`python -m ratchet.demo`: what `make demo` runs once everything is up."""
 
 import argparse
+import logging
 import os
 import sys
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ def main() -> int:
     options = parser.parse_args()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ratchet.settings.development")
     django.setup()
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         _demo(options.only)
     except DemoError as error:
@@ -95,7 +97,7 @@ def _function_calling(demo: "Demo", sft: str, results: _Results) -> None:  # typ
     more = demo.wait_run(demo.submit(plan.CALL_PROJECT, {**plan.CALL_SFT_MORE, "policy": supervised}, "call-sft-more"))
     equal = demo.start_baseline(plan.CALL_PROJECT, "bfcl", [more["result"]], "equal", sampling)
     for label, evaluation_id in (("prompt only, 3 examples", baseline), ("supervised, equal compute", equal)):
-        arm = demo.wait_evaluation(evaluation_id)["results"]["arms"][0]
+        arm = demo.wait_evaluation(evaluation_id)["arms"][0]
         results.rows.append((plan.CALL_PROJECT, label, arm))
     _judged(demo, gate_id, results)
 
@@ -103,8 +105,8 @@ def _function_calling(demo: "Demo", sft: str, results: _Results) -> None:  # typ
 def _judged(demo: "Demo", gate_id: str, results: _Results) -> None:  # type: ignore[name-defined]  # noqa: F821
     gate = demo.wait_gate(gate_id)
     results.gates.append(gate)
-    for label, arm in zip(("in production", "candidate (RL)"), gate["arms"], strict=False):
-        results.rows.append((gate["project"], f"{label}: {arm['label']}", arm))
+    for label, arm in zip(("in production", "candidate"), gate["report"]["arms"], strict=False):
+        results.rows.append((gate["project"], f"{label}: {arm['policy']}", arm))
     print(f"  decision waiting: {gate['headline']}", flush=True)
 
 
@@ -112,7 +114,7 @@ def _table(url: str, results: _Results) -> None:
     print("\nHeld-out success, greedy, 95 % Wilson intervals")
     print(f"  {'project':18} {'policy':44} {'success':>8} {'interval':>16} {'n':>5}")
     for project, label, arm in results.rows:
-        low, high = arm["success_low"], arm["success_high"]
+        low, high = arm["low"], arm["high"]
         print(f"  {project:18} {label:44} {arm['success']:8.3f} [{low:.3f}, {high:.3f}] {arm['n']:>6}")
     for gate in results.gates:
         print(f"\nGate {gate['number']} of {gate['project']}: {gate['verdict'].upper()}. {gate['headline']}")

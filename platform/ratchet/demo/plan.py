@@ -5,7 +5,6 @@ from typing import Any
 BASE_MODEL = "smollm2-135m-instruct"
 TOOL_PROJECT = "tool-use"
 CALL_PROJECT = "function-calling"
-GATE_POLICY = "demo"
 
 # Run A: asynchronous multi-turn RL, tools in sandboxes, from a prompt with two worked examples.
 TOOL_RL: dict[str, Any] = {

@@ -67,7 +67,6 @@ class Demo:
             "channel": "production",
             "candidate": candidate,
             "suite": suite,
-            "gate_policy": plan.GATE_POLICY,
             "samples": samples,
             "run": run_id,
         }
@@ -93,6 +92,7 @@ class Demo:
         return str(self.engineer.create("evaluations/", body, f"demo-{key}")["id"])
 
     def wait_evaluation(self, evaluation_id: str) -> Resource:
+        """The results of a finished evaluation."""
         evaluation = self.engineer.wait(
             f"evaluations/{evaluation_id}/",
             done=lambda e: e["state"] not in ("queued", "running"),
@@ -101,7 +101,8 @@ class Demo:
         )
         if evaluation["state"] != "finished":
             raise DemoError(f"evaluation {evaluation_id} {evaluation['state']}: {evaluation['status_message']}")
-        return evaluation
+        results: Resource = self.engineer.get(f"evaluations/{evaluation_id}/results/")
+        return results
 
 
 def _run_line(run: Resource) -> str:
