@@ -43,6 +43,7 @@ _LEARNING = (
     _train("learning_rate", "Learning rate", "", "Of the step's last update."),
     _train("clip_fraction", "Clip fraction", "share", "Sampled tokens whose ratio was clipped."),
     _train("entropy", "Entropy", "nats per token", "Of the policy on sampled tokens."),
+    _train("target_probability", "Probability of the target", "", "Of the reference's tokens, in supervised runs."),
     _train("skipped_updates", "Skipped updates", "updates", "Updates refused for NaN or infinite gradients."),
     _train("zero_variance_share", "Groups without signal", "share", "Of the batch's groups, rewards all equal."),
 )

@@ -78,11 +78,9 @@ class _Reconciliation:
                 set_status(run, "building_dataset", "Writing the supervised examples.")
                 transaction.on_commit(lambda: messaging.request_dataset(run.id), robust=True)
             return None
-        lost = run.attempts.filter(started_at__isnull=False, finished_version__isnull=True)
-        if lost.count() >= self.spec.limits.max_attempts:
-            last = lost.order_by("-number")[0]
-            limit = self.spec.limits.max_attempts
-            message = f"{lost.count()} trainer attempts ended (limit {limit}). Last: {last.ended_reason}"
+        lost = attempts.lost_without_progress(run)
+        if len(lost) >= self.spec.limits.max_attempts:
+            message = f"{len(lost)} trainer attempts in a row ended without a new version. Last: {lost[0].ended_reason}"
             end_run(run, RunState.FAILED, code="trainer_attempts", message=message)
             return None
         attempt = attempts.start_attempt(run, self.spec, self.now)

@@ -27,6 +27,7 @@ class Chaos:
     resent: float = 0.0  # a group's result is reported again under another id
     reorder: float = 0.0  # any waiting report is delivered instead of the oldest
     trainer_crash: float = 0.0  # after the step was made durable, before or after it was reported
+    start_crash: float = 0.0  # the trainer dies while it loads
     silent_crash: float = 0.0  # the trainer's host dies: nobody says so
     zombie: float = 0.0  # a crashed trainer lives on and reports
     fleet_refusal: float = 0.0

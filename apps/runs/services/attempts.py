@@ -107,6 +107,16 @@ def apply_heartbeat(heartbeat: Heartbeat, now: datetime) -> tuple[bool, bool]:
     return bool(accepted), bool(first)
 
 
+def lost_without_progress(run: Run) -> list[RunAttempt]:
+    """Attempts that started and ended unfinished since the newest version was made, newest first.
+
+    A run that goes on may outlive any number of restarts; jobs that nobody took up do not count.
+    """
+    newest = run.checkpoints.order_by("-version").first()
+    lost = run.attempts.filter(started_at__isnull=False, finished_version__isnull=True, state=AttemptState.ENDED)
+    return list(lost.filter(number__gt=newest.attempt if newest else 0).order_by("-number"))
+
+
 def spent_cpu_seconds(run: Run) -> float:
     """CPU seconds of the trainer so far, all attempts."""
     return run.attempts.aggregate(total=Sum("cpu_seconds"))["total"] or 0.0

@@ -65,6 +65,10 @@ def _apply_failure(group: Group, body: GroupReport) -> str:
     error = clean(body.error)[:1000] or "no reason given"
     run = group.run
     attempts = parse_run_spec(run.spec).rollout.max_attempts if run else groups.EVALUATION_ATTEMPTS
+    group.transcript = body.transcript
+    if group.dispatch >= attempts:
+        # Nobody trains on them, and none has a reward; people look at them to see why.
+        Episode.objects.bulk_create([_episode(group, record) for record in body.episodes])
     again = groups.fail_dispatch(group, boundary=boundary, error=error, max_attempts=attempts)
     if run is not None:
         then = "It is tried again." if again else f"Given up after {group.dispatch} tries."

@@ -89,7 +89,7 @@ def close_group(group: Group, outcome: Outcome | str, reason: str = "", *, annou
     group.outcome = str(outcome)
     group.outcome_reason = reason
     group.finished_at = group.finished_at or timezone.now()
-    group.save(update_fields=["state", "outcome", "outcome_reason", "finished_at", "boundary", "age"])
+    group.save(update_fields=["state", "outcome", "outcome_reason", "finished_at", "boundary", "transcript"])
     if announce:
         group_stored.send(sender=Group, group=group)
 
@@ -105,7 +105,7 @@ def fail_dispatch(group: Group, *, boundary: str, error: str, max_attempts: int)
     wait = min(_MAX_BACKOFF_SECONDS, _BACKOFF_SECONDS * 2 ** (group.dispatch - 1))
     group.not_before = timezone.now() + timedelta(seconds=wait)
     group.deadline_at = None
-    group.save(update_fields=["state", "boundary", "outcome_reason", "not_before", "deadline_at"])
+    group.save(update_fields=["state", "boundary", "outcome_reason", "not_before", "deadline_at", "transcript"])
     return True
 
 

@@ -104,12 +104,20 @@ def test_a_checkpoint_of_other_batches_fails_the_run(world, make_plane):
 
 
 def test_trainer_attempts_are_bounded(world, make_plane):
-    plane = make_plane(trainer_crash=1.0)
-    run = plane.submit(world, run_spec(steps=50, limits__max_attempts=2))
+    plane = make_plane(start_crash=1.0)
+    run = plane.submit(world, run_spec(limits__max_attempts=2))
     plane.play(until=lambda: fresh(run).state == RunState.FAILED)
     assert fresh(run).status_code == "trainer_attempts"
     assert "killed: signal 9" in fresh(run).status_message
     assert RunAttempt.objects.filter(run=run).count() == 2
+
+
+def test_attempts_that_make_progress_are_not_bounded(world, make_plane):
+    plane = make_plane(trainer_crash=1.0)
+    run = plane.submit(world, run_spec(limits__max_attempts=2))
+    until_trained(plane, run)
+    assert RunAttempt.objects.filter(run=run).count() >= 4
+    assert Group.objects.filter(run=run, outcome="trained").count() == 8
 
 
 def test_a_hopeless_failure_is_not_tried_again(world, make_plane):
