@@ -99,7 +99,9 @@ class BubblewrapSandbox:
         self.log.isolation = self._isolation(python.path)
         self.log.add("start")
         if self.contract.files:
-            await self._write({workspace_path(p): text.encode() for p, text in self.contract.files.items()})
+            files = {workspace_path(p): text.encode() for p, text in self.contract.files.items()}
+            # Part of the start: on a busy host it may take longer than a tool's own time.
+            await self._write(files, START_TIMEOUT_SECONDS)
 
     def _isolation(self, python: str) -> str:
         uid = os.geteuid() if self._identity.uid is None else self._identity.uid
@@ -145,8 +147,11 @@ class BubblewrapSandbox:
         """Write one file. Raises WorkerError(POLICY) when it cannot be written."""
         await self._write({workspace_path(path): data})
 
-    async def _write(self, files: dict[str, bytes]) -> None:
-        result = await self._call({"op": "write", "files": files}, f"write {', '.join(files)}", None)
+    async def _write(self, files: dict[str, bytes], timeout_seconds: float | None = None) -> None:
+        result = await self._call({"op": "write", "files": files}, f"write {', '.join(files)}", timeout_seconds)
+        if result.timed_out:
+            message = f"writing {', '.join(files)} took more than {result.duration_seconds:.0f} s: the host is too busy"
+            raise WorkerError(Boundary.INFRASTRUCTURE, message)
         if result.exit_code != 0:
             raise WorkerError(Boundary.POLICY, f"cannot write: {result.stderr.strip()}", retryable=False)
 

@@ -125,7 +125,9 @@ def _dotted_name(node: ast.expr) -> str:
 
 def _literal(node: ast.expr) -> Any:
     match node:
-        case ast.Constant(value=bool() | int() | float() | str() | None):
+        case ast.Constant(value=str() as text):
+            return _storable(text)
+        case ast.Constant(value=bool() | int() | float() | None):
             return _finite(node.value)
         case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=ast.Constant(value=int() | float() as number)) if not (
             isinstance(number, bool)
@@ -145,8 +147,17 @@ def _literal_dict(node: ast.Dict) -> dict[str, Any]:
             raise CallSyntaxError(f"keys of a dictionary must be strings (line {node.lineno})")
         if key.value in result:
             raise CallSyntaxError(f"key {key.value!r} is repeated in a dictionary")
-        result[key.value] = _literal(value)
+        result[_storable(key.value)] = _literal(value)
     return result
+
+
+def _storable(text: str) -> str:
+    """Refuse halves of surrogate pairs: no file, message or database could hold the call."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise CallSyntaxError("a text holds half a character (a lone surrogate)") from error
+    return text
 
 
 def _finite(value: Any) -> Any:
@@ -166,9 +177,11 @@ def _load_json(text: str) -> Any:
         raise CallSyntaxError(f"{constant} is not JSON")
 
     try:
-        return json.loads(
+        value = json.loads(
             text, object_pairs_hook=pairs, parse_constant=refuse, parse_float=lambda digits: _finite(float(digits))
         )
+        _storable(json.dumps(value, ensure_ascii=False))
+        return value
     except json.JSONDecodeError as error:
         raise CallSyntaxError(f"not JSON: {error.msg} (line {error.lineno})") from error
     except CallSyntaxError:

@@ -98,16 +98,14 @@ class ProgramVerifier:
     def _visible(self, task: TaskBundle, episode: FinishedEpisode) -> dict[str, Any]:
         """What the program may see, as plain data."""
         description = {"key": task.key, "tags": task.tags, "prompt": task.prompt, "seed": task.contract.seed}
-        plain: dict[str, Any] = json.loads(
-            msgspec.json.encode(
-                {
-                    "answer": episode.answer,
-                    "messages": episode.messages,
-                    "expected": self.spec.expected,
-                    "task": description,
-                    "stop_reason": episode.stop_reason,
-                }
-            )
+        plain: dict[str, Any] = msgspec.to_builtins(
+            {
+                "answer": episode.answer,
+                "messages": episode.messages,
+                "expected": self.spec.expected,
+                "task": description,
+                "stop_reason": str(episode.stop_reason),
+            }
         )
         return plain | {"files": {path: _text(data) for path, data in episode.files.items()}}
 

@@ -24,7 +24,7 @@ def failed(
 
 def errored(reason: ReasonCode, message: str, *, evidence: Mapping[str, Any] | None = None) -> VerifierResult:
     """No verdict and no score: the answer was not judged."""
-    return VerifierResult(Verdict.ERROR, None, reason, message, dict(evidence or {}))
+    return VerifierResult(Verdict.ERROR, None, reason, storable(message), storable(dict(evidence or {})))
 
 
 def _scored(
@@ -32,7 +32,18 @@ def _scored(
 ) -> VerifierResult:
     if not math.isfinite(score) or not 0.0 <= score <= 1.0:
         raise ValueError(f"a score is between 0 and 1, got {score}")
-    return VerifierResult(verdict, score, reason, message, dict(evidence or {}))
+    return VerifierResult(verdict, score, reason, storable(message), storable(dict(evidence or {})))
+
+
+def storable(value: Any) -> Any:
+    """The value without NUL characters and lone surrogates, which JSON documents and databases refuse."""
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd").encode(errors="replace").decode()
+    if isinstance(value, Mapping):
+        return {storable(key): storable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [storable(item) for item in value]
+    return value
 
 
 def check_config(config: Mapping[str, Any], known: Mapping[str, type | tuple[type, ...]], kind: str) -> None:

@@ -1,6 +1,7 @@
 """Verifier of structured function calls: the answer's text must be exactly the expected calls."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gpu_workers.contracts.enums import ReasonCode
@@ -44,26 +45,14 @@ class ToolCallVerifier:
             evidence = {"problem": "wrong_count", "expected": len(self.expected), "got": len(calls)}
             message = f"wrong_count: {len(self.expected)} calls expected, got {len(calls)}"
             return failed(ReasonCode.WRONG_ANSWER, message, score=self._credit(0.0), evidence=evidence)
-        credits: list[float] = []
-        problems: list[dict[str, Any]] = []
-        left = list(calls)
-        for wanted in self.expected:
-            best = _best_match(left, wanted, schemas.get(wanted.name, {}))
-            if best is None:
-                names = [name for name, _ in left]
-                problems.append({"problem": "wrong_function", "expected": wanted.name, "got": names})
-                credits.append(0.0)
-                continue
-            index, comparison = best
-            left.pop(index)
-            problems += [{"function": wanted.name, **d.describe()} for d in comparison.differences]
-            credits.append(FUNCTION_SCORE + ARGUMENTS_SCORE * comparison.fraction)
+        pairs = _assign(calls, self.expected, schemas)
+        problems = [problem for pair in pairs for problem in pair.problems()]
         if not problems:
             return passed()
         first = problems[0]
         where = f" {first['argument']!r}" if "argument" in first else ""
         message = f"{first['problem']}{where}: expected {first['expected']!r}, got {first['got']!r}"
-        score = self._credit(sum(credits) / len(credits))
+        score = self._credit(sum(pair.credit for pair in pairs) / len(pairs))
         return failed(ReasonCode.WRONG_ANSWER, message[:500], score=score, evidence={"problems": problems[:20]})
 
     def _credit(self, credit: float) -> float:
@@ -100,13 +89,42 @@ def _bind(call: ParsedCall, schemas: Mapping[str, Any]) -> dict[str, Any]:
     return bind_arguments(call, schemas.get(call.name, {}))
 
 
-def _best_match(
-    calls: Sequence[tuple[str, dict[str, Any]]], wanted: ExpectedCall, parameters: Mapping[str, Any]
-) -> tuple[int, Comparison] | None:
-    """Index and comparison of the call of the wanted function with the fewest differences."""
-    found = [
-        (index, compare_arguments(arguments, wanted, parameters))
-        for index, (name, arguments) in enumerate(calls)
-        if name == wanted.name
-    ]
-    return min(found, key=lambda item: (len(item[1].differences), -item[1].fraction), default=None)
+@dataclass(frozen=True)
+class _Pair:
+    """A call held against an expected one. `comparison` is None for another function."""
+
+    name: str
+    wanted: ExpectedCall
+    comparison: Comparison | None
+
+    @property
+    def credit(self) -> float:
+        if self.comparison is None:
+            return 0.0
+        if not self.comparison.differences:
+            return 1.0
+        return FUNCTION_SCORE + ARGUMENTS_SCORE * self.comparison.fraction
+
+    def problems(self) -> list[dict[str, Any]]:
+        if self.comparison is None:
+            return [{"problem": "wrong_function", "expected": self.wanted.name, "got": self.name}]
+        return [{"function": self.name, **difference.describe()} for difference in self.comparison.differences]
+
+
+def _assign(
+    calls: Sequence[tuple[str, dict[str, Any]]], expected: Sequence[ExpectedCall], schemas: Mapping[str, Any]
+) -> list[_Pair]:
+    """Pair as many calls as there are expected ones so that the credit is highest."""
+    table = [[_pair(call, wanted, schemas) for call in calls] for wanted in expected]
+    if len(expected) == 1:
+        return table[0]
+    from scipy.optimize import linear_sum_assignment  # slow to import, and most tasks have one call
+
+    rows, columns = linear_sum_assignment([[pair.credit for pair in row] for row in table], maximize=True)
+    return [table[row][column] for row, column in zip(rows, columns, strict=True)]
+
+
+def _pair(call: tuple[str, dict[str, Any]], wanted: ExpectedCall, schemas: Mapping[str, Any]) -> _Pair:
+    name, arguments = call
+    same = name == wanted.name
+    return _Pair(name, wanted, compare_arguments(arguments, wanted, schemas.get(name, {})) if same else None)

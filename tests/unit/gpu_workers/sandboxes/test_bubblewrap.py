@@ -20,9 +20,7 @@ from gpu_workers.sandboxes import bubblewrap, command
 from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
 
 ROOT = Path(__file__).resolve().parents[4]
-LIMITS = Limits(
-    tool_timeout_seconds=5, memory_bytes=128 * 2**20, disk_bytes=2 * 2**20, cpu_seconds=1, num_processes=24
-)
+LIMITS = Limits(tool_timeout_seconds=5, memory_bytes=128 * 2**20, disk_bytes=2 * 2**20, cpu_seconds=1, num_processes=24)
 
 
 @pytest.fixture
@@ -186,9 +184,13 @@ time.sleep(60)
 
 async def test_links_pipes_and_huge_files_are_left_behind(sandbox):
     await sandbox.exec(
-        ["sh", "-c", "ln -s /etc/passwd link; ln -s / folder; mkfifo pipe; mkdir d; ln -s ../../etc d/up; echo ok > d/f"]
+        [
+            "sh",
+            "-c",
+            "ln -s /etc/passwd link; ln -s / folder; mkfifo pipe; mkdir d; ln -s ../../etc d/up; echo ok > d/f",
+        ]
     )
-    with pytest.raises(WorkerError, match="not a regular file|No such"):
+    with pytest.raises(WorkerError, match="not a regular file"):
         await sandbox.read("pipe", 10)
     files = await asyncio.wait_for(sandbox.files(), 5)
     assert files == {"d/f": b"ok\n"}
@@ -205,12 +207,12 @@ async def test_a_sparse_file_larger_than_the_disk_is_left_behind(sandbox):
 async def test_nothing_is_left_when_it_closes(backend):
     sandbox = backend.create(EnvironmentContract(limits=LIMITS))
     before = {p.pid for p in psutil.Process().children(recursive=True)}
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
     await sandbox.start()
     await sandbox.exec(["true"])
     await sandbox.close()
     assert {p.pid for p in psutil.Process().children(recursive=True)} <= before
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
 
 
 async def test_closing_in_the_middle_of_a_call_ends_it(backend):
@@ -292,7 +294,7 @@ async def test_without_user_namespaces_it_names_the_setting(monkeypatch, tmp_pat
     broken.chmod(0o755)
     monkeypatch.setattr(command, "find_bwrap", lambda: str(broken))
     monkeypatch.setattr(bubblewrap.command, "why_no_namespaces", lambda: "run `sysctl -w user.max_user_namespaces=1`")
-    with pytest.raises(WorkerError, match="SANDBOX_UNAVAILABLE.*sysctl -w") as refused:
+    with pytest.raises(WorkerError, match=r"SANDBOX_UNAVAILABLE.*sysctl -w") as refused:
         await BubblewrapBackend().probe()
     assert refused.value.boundary is Boundary.INFRASTRUCTURE
     assert not refused.value.retryable

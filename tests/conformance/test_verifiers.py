@@ -1,0 +1,149 @@
+"""What every verifier promises."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+
+from gpu_workers.contracts.enums import ReasonCode, Verdict, VerifierKind
+from gpu_workers.contracts.seams import FinishedEpisode, WorkerError
+from gpu_workers.contracts.tasks import EnvironmentContract, Limits, Message, TaskBundle, ToolSpec, VerifierSpec
+from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
+from gpu_workers.sandboxes.local import LocalBackend
+from gpu_workers.verifiers.gate import check_task
+from gpu_workers.verifiers.registry import get_verifier
+from gpu_workers.verifiers.results import TaskError
+
+PROGRAM = """
+def verify(episode):
+    text = episode["answer"].strip()
+    right = text == episode["expected"]
+    return {"score": 1.0 if right else 0.0, "message": "" if right else "not " + episode["expected"]}
+"""
+WEATHER = ToolSpec(name="weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}})
+
+
+@dataclass(frozen=True)
+class Case:
+    """A verifier with one right and several wrong answers."""
+
+    spec: VerifierSpec
+    right: str
+    wrong: tuple[str, ...]
+    bad_expected: object
+
+
+CASES = {
+    "exact": Case(
+        VerifierSpec(kind=VerifierKind.EXACT, expected=["Paris"]), " paris\n", ("London", "Paris, France"), []
+    ),
+    "number": Case(VerifierSpec(kind=VerifierKind.NUMBER, expected=42), "Answer: 42.0", ("41", "none"), "many"),
+    "tool_call": Case(
+        VerifierSpec(kind=VerifierKind.TOOL_CALL, expected=[{"weather": {"city": ["Oslo"]}}], config={"partial": True}),
+        'weather(city="oslo")',
+        ('weather(city="Rome")', "weather()", "It rains.", 'weather(city="Oslo", city="Oslo")'),
+        {"weather": {}},
+    ),
+    "program": Case(
+        VerifierSpec(kind=VerifierKind.PROGRAM, program=PROGRAM, expected="yes"), "yes", ("no", "YES"), None
+    ),
+}
+HOSTILE = (
+    "",
+    " \n",
+    "\0",
+    "\ud800",
+    "(" * 2000,
+    "[" * 9000,
+    "9" * 10_000,
+    "f(" + "-" * 3000 + "1)",
+    "é" * 50_000,
+    "nan",
+)
+
+
+@pytest.fixture(params=["bubblewrap", "local"])
+async def backend(request):
+    made = BubblewrapBackend() if request.param == "bubblewrap" else LocalBackend()
+    try:
+        await made.probe()
+    except WorkerError as error:
+        pytest.skip(str(error))
+    return made
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    return CASES[request.param]
+
+
+def task_of(case):
+    return TaskBundle(
+        key="t", prompt=[Message(role="user", content="?")], tools=[WEATHER], terminal_call=True, verifier=case.spec,
+        reference=[Message(role="assistant", content=case.right)], known_bad=list(case.wrong),
+        contract=EnvironmentContract(limits=Limits(verify_timeout_seconds=10)),
+    )  # fmt: skip
+
+
+def episode_of(answer):
+    return FinishedEpisode(answer=answer, messages=[{"role": "assistant", "content": answer}])
+
+
+def check_shape(result):
+    assert (result.verdict == Verdict.ERROR) == (result.score is None)
+    if result.score is not None:
+        assert math.isfinite(result.score) and 0 <= result.score <= 1
+    assert (result.verdict == Verdict.PASS) == (result.reason_code == ReasonCode.OK)
+
+
+async def test_the_right_answer_passes_with_the_full_score(case, backend):
+    result = await get_verifier(case.spec, backend).verify(task_of(case), episode_of(case.right))
+    check_shape(result)
+    assert (result.verdict, result.score) == (Verdict.PASS, 1.0)
+
+
+async def test_wrong_answers_fail_with_a_reason_and_below_the_full_score(case, backend):
+    verifier = get_verifier(case.spec, backend)
+    for answer in case.wrong:
+        result = await verifier.verify(task_of(case), episode_of(answer))
+        check_shape(result)
+        assert result.verdict == Verdict.FAIL, answer
+        assert result.score < 1
+        assert result.message
+
+
+async def test_the_empty_answer_earns_nothing(case, backend):
+    result = await get_verifier(case.spec, backend).verify(task_of(case), episode_of(""))
+    assert (result.verdict, result.score) == (Verdict.FAIL, 0.0)
+
+
+async def test_the_same_episode_gets_the_same_result(case, backend):
+    verifier = get_verifier(case.spec, backend)
+    for answer in (case.right, case.wrong[0]):
+        first, second = [await verifier.verify(task_of(case), episode_of(answer)) for _ in range(2)]
+        assert (first.verdict, first.score, first.reason_code) == (second.verdict, second.score, second.reason_code)
+
+
+@pytest.mark.parametrize("answer", HOSTILE, ids=range(len(HOSTILE)))
+async def test_no_text_breaks_it_or_passes(case, answer):
+    result = await get_verifier(case.spec, LocalBackend()).verify(task_of(case), episode_of(answer))
+    check_shape(result)
+    assert result.verdict == Verdict.FAIL
+
+
+async def test_the_tasks_gate_lets_it_through(case, backend):
+    check = await check_task(task_of(case), backend, repeats=2, task_id="id")
+    assert (check.ok, check.message, check.task_id) == (True, "", "id")
+
+
+@pytest.mark.parametrize("kind", ["exact", "number", "tool_call"])
+def test_a_truth_of_the_wrong_form_is_refused(kind):
+    case = CASES[kind]
+    with pytest.raises(TaskError, match=r"verifier\.expected"):
+        get_verifier(VerifierSpec(kind=case.spec.kind, expected=case.bad_expected), LocalBackend())
+
+
+def test_unknown_settings_are_refused(case):
+    spec = VerifierSpec(kind=case.spec.kind, config={"leniency": 1}, expected=case.spec.expected, program=PROGRAM)
+    with pytest.raises(TaskError, match=r"verifier.config.leniency: unknown"):
+        get_verifier(spec, LocalBackend())

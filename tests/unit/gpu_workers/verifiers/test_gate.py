@@ -1,0 +1,65 @@
+"""What the gate of a task finds, each with its reason."""
+
+import re
+
+import msgspec
+import pytest
+
+from gpu_workers.contracts.enums import Boundary, VerifierKind
+from gpu_workers.contracts.seams import WorkerError
+from gpu_workers.contracts.tasks import EnvironmentContract, Message, TaskBundle, ToolSpec, VerifierSpec
+from gpu_workers.sandboxes.local import LocalBackend
+from gpu_workers.verifiers.gate import check_task
+
+GOOD = TaskBundle(
+    key="k", prompt=[Message(role="user", content="6*7?")],
+    verifier=VerifierSpec(kind=VerifierKind.NUMBER, expected=42),
+    reference=[Message(role="assistant", content="Answer: 42")], known_bad=["41", "none"],
+)  # fmt: skip
+
+
+def program(source):
+    return VerifierSpec(kind=VerifierKind.PROGRAM, program=source)
+
+
+FLAKY = "import os\ndef verify(e): return {'score': float(e['answer'] != '' and os.urandom(1)[0] % 2)}"
+CREDULOUS = "def verify(e): return {'score': 0.3 if not e['answer'] else float('42' in e['answer'])}"
+CASES = {
+    "good": ({}, True, "OK", ""),
+    "no reference": ({"reference": []}, False, "TASK_INVALID", "no assistant turn"),
+    "wrong reference": (
+        {"reference": [Message(role="assistant", content="43")]}, False, "TASK_INVALID", "the reference should pass"
+    ),
+    "known bad passes": ({"known_bad": ["41", "42"]}, False, "TASK_INVALID", r"known_bad\[1\] should fail"),
+    "bad truth": ({"verifier": VerifierSpec(kind=VerifierKind.NUMBER)}, False, "TASK_INVALID", "verifier.expected"),
+    "bad tool": ({"tools": [ToolSpec(name="browse")]}, False, "TASK_INVALID", "not built in"),
+    "network": ({"contract": EnvironmentContract(network=True)}, False, "TASK_INVALID", "contract.network"),
+    "crash": ({"verifier": program("def verify(e): 1/0")}, False, "VERIFIER_CRASH", "ZeroDivisionError"),
+    "nothing": ({"verifier": program("def verify(e): return {}")}, False, "VERIFIER_NO_RESULT", "no verdict"),
+    "credit for nothing": ({"verifier": program(CREDULOUS)}, False, "TASK_INVALID", "doing nothing must earn 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_the_first_thing_wrong_is_named(name):
+    changes, ok, reason, message = CASES[name]
+    check = await check_task(msgspec.structs.replace(GOOD, **changes), LocalBackend(), 2, task_id="t1")
+    assert (check.task_id, check.ok, check.reason_code) == ("t1", ok, reason), check
+    assert re.search(message, check.message), check.message
+
+
+async def test_repeats_that_disagree_are_flaky():
+    task = msgspec.structs.replace(GOOD, verifier=program(FLAKY))
+    check = await check_task(task, LocalBackend(), repeats=24)
+    assert (check.ok, check.reason_code) == (False, "VERIFIER_FLAKY")
+
+
+async def test_a_host_without_sandboxes_is_not_the_tasks_fault():
+    class Down:
+        name = "down"
+
+        def create(self, contract):
+            raise WorkerError(Boundary.INFRASTRUCTURE, "SANDBOX_UNAVAILABLE: no namespaces", retryable=False)
+
+    with pytest.raises(WorkerError, match="SANDBOX_UNAVAILABLE"):
+        await check_task(msgspec.structs.replace(GOOD, verifier=program(CREDULOUS)), Down(), 2)
