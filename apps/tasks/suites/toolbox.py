@@ -194,7 +194,7 @@ def _task(key: str, template: str, split: Split, rng: random.Random) -> TaskBund
         max_turns=len(plan.calls) + 2,
         contract=EnvironmentContract(
             files={TABLE_FILE: json.dumps(world.table)},
-            limits=Limits(tool_timeout_seconds=5.0, episode_timeout_seconds=60.0),
+            limits=Limits(tool_timeout_seconds=20.0, episode_timeout_seconds=120.0),
         ),
         verifier=VerifierSpec(
             kind=VerifierKind.NUMBER,
