@@ -28,6 +28,7 @@ from gpu_workers.trainer.backend import BaseModel, LoraTrainer
 from gpu_workers.trainer.consumer import BatchSource
 from gpu_workers.trainer.process import HeartbeatThread, cpu_seconds, peak_memory_bytes
 from gpu_workers.trainer.publishing import CheckpointPublisher
+from gpu_workers.trainer.world import ALONE, World
 
 MAX_SKIPPED_IN_A_ROW = 3
 
@@ -61,12 +62,17 @@ class TrainerAttempt:
     """Runs one TrainJob. `run` returns after the last step or a stop; every report's id is fixed by what it says."""
 
     def __init__(
-        self, job: TrainJob, place: Workplace, reporter: TrainerReporter, heartbeat: HeartbeatThread | None = None
+        self,
+        job: TrainJob,
+        place: Workplace,
+        reporter: TrainerReporter,
+        heartbeat: HeartbeatThread | None = None,
+        world: World = ALONE,
     ) -> None:
-        self.job, self.place, self.reporter = job, place, reporter
+        self.job, self.place, self.reporter, self.world = job, place, reporter, world
         self.spec: RunSpec = parse_run_spec(job.spec)
         self._heartbeat = heartbeat
-        self._publisher = CheckpointPublisher(place.store, job.run_id, job.attempt)
+        self._publisher = CheckpointPublisher(place.store, job.run_id, job.attempt, world)
         self._reports: dict[str, Report] = {}
         self._skipped_in_a_row = 0
 
@@ -97,7 +103,7 @@ class TrainerAttempt:
         except ModelError as error:
             raise AttemptError("unknown_model", str(error), retryable=False) from error
         base = BaseModel(job.base_model, folder, description.fingerprint)
-        backend = LoraTrainer(self.spec, base, run_id=job.run_id, attempt=job.attempt)
+        backend = LoraTrainer(self.spec, base, run_id=job.run_id, attempt=job.attempt, world=self.world)
         if job.resume_from:
             backend.load(self._local(job.resume_from))
         elif job.parent_checkpoint:

@@ -9,13 +9,11 @@ import msgspec
 import torch
 from torch import Tensor
 
-from gpu_workers.algorithms.corrections import MismatchSums
-from gpu_workers.algorithms.numerics import NonFiniteError
-from gpu_workers.algorithms.policy_loss import PolicyLossInputs, policy_loss
-from gpu_workers.contracts.runspec import RunSpec, spec_hash
+from gpu_workers.algorithms.aggregation import episode_token_weights
+from gpu_workers.contracts.runspec import Aggregation, RunSpec, spec_hash
 from gpu_workers.contracts.seams import TrainGroup
 from gpu_workers.trainer import checkpoints
-from gpu_workers.trainer.batches import RowTargets, TrainBatch, assemble, row_targets
+from gpu_workers.trainer.batches import TrainBatch, assemble, row_targets
 from gpu_workers.trainer.llama import PackedLlama
 from gpu_workers.trainer.model import (
     ModelLoadError,
@@ -27,7 +25,8 @@ from gpu_workers.trainer.model import (
 )
 from gpu_workers.trainer.optimisation import AdapterOptimiser, learning_rate
 from gpu_workers.trainer.packing import PackedRow, TokenSequence, pack
-from gpu_workers.trainer.supervised import SupervisedBatch, supervised_pass
+from gpu_workers.trainer.passes import PassSums, accumulate, frozen_logprobs, policy_row_loss, supervised_row_loss
+from gpu_workers.trainer.world import ALONE, World, shard, whole
 
 MAX_ROW_TOKENS = 1024
 
@@ -60,8 +59,9 @@ class LoraTrainer:
         total_steps: int = 0,
         max_row_tokens: int = MAX_ROW_TOKENS,
         dtype: torch.dtype | None = None,
+        world: World = ALONE,
     ) -> None:
-        self.spec, self.base = spec, base
+        self.spec, self.base, self.world = spec, base, world
         self.run_id, self.attempt = run_id, attempt
         self.total_steps = total_steps or spec.steps
         self.max_row_tokens = max_row_tokens
@@ -71,6 +71,7 @@ class LoraTrainer:
         self.num_skipped_updates = 0
         torch.manual_seed(spec.seed)
         self.model: PackedLlama = load_model(base.folder, spec.lora, seed=spec.seed, dtype=dtype)
+        shard(self.model, world)
         self.parameters = adapter_parameters(self.model)
         self.optimiser = AdapterOptimiser(self.parameters, spec.optimiser)
 
@@ -108,19 +109,24 @@ class LoraTrainer:
     def step_supervised(self, batch_id: str, sequences: Sequence[TokenSequence]) -> dict[str, float]:
         """Train on one batch of supervised examples."""
         started = time.perf_counter()
-        batch = SupervisedBatch(list(sequences))
-        rows = pack(batch.sequences, max_row_tokens=self.max_row_tokens)
+        rows = pack(sequences, max_row_tokens=self.max_row_tokens)
+        weights = episode_token_weights(Aggregation.TOKEN_MEAN, [int(s.mask.sum()) for s in sequences])
         rate = learning_rate(self.spec.optimiser, self.version, self.total_steps)
-        metrics = supervised_pass(self.model, rows, batch)
-        norm, applied = self._apply(rate)
+        sums = accumulate(self.model, rows, 1.0, supervised_row_loss(rows, torch.from_numpy(weights)), self.world)
+        norm, applied = self._apply(rate, sums)
         self._finish(batch_id)
         seconds = time.perf_counter() - started
         num_tokens = sum(len(s.tokens) for s in sequences)
-        metrics |= {
+        count = max(sums.num_tokens, 1)
+        metrics = {
+            "loss": sums.loss,
+            "entropy": sums.entropy / count,
+            "target_probability": sums.probability / count,
             "grad_norm": norm,
             "learning_rate": rate,
             "skipped_updates": float(not applied),
             "num_tokens": float(num_tokens),
+            "num_sampled_tokens": float(sums.num_tokens),
             "num_packed_tokens": float(sum(row.num_nodes for row in rows)),
             "tokens_per_second": num_tokens / max(seconds, 1e-9),
             "step_seconds": seconds,
@@ -128,15 +134,18 @@ class LoraTrainer:
         return {f"train/{name}": value for name, value in metrics.items()}
 
     def save(self, folder: Path) -> None:
-        """Write the checkpoint of the present version into an empty folder; its manifest last."""
-        sha256, _ = save_adapter(
-            self.model, folder / checkpoints.ADAPTER, lora=self.spec.lora, base_name=self.base.name
-        )
+        """Write the checkpoint of the present version into an empty folder, its manifest last. Rank 0 alone writes."""
+        tensors: dict[str, Tensor] = {f"master.{name}": whole(value) for name, value in self.parameters.items()}
+        tensors |= self.optimiser.tensors()
+        if not self.world.is_main:
+            return
+        adapter = folder / checkpoints.ADAPTER
+        served = {name: tensors[f"master.{name}"].to(self.model.dtype) for name in self.parameters}
+        sha256, _ = save_adapter(served, adapter, lora=self.spec.lora, base_name=self.base.name)
         manifest = checkpoints.AdapterManifest(
             name=self.adapter_name, version=self.version, sha256=sha256, base_fingerprint=self.base.fingerprint
         )
-        (folder / checkpoints.ADAPTER / checkpoints.MANIFEST).write_bytes(msgspec.json.encode(manifest))
-        tensors: dict[str, Tensor] = {f"master.{name}": value for name, value in self.parameters.items()}
+        (adapter / checkpoints.MANIFEST).write_bytes(msgspec.json.encode(manifest))
         state = checkpoints.TrainerState(
             version=self.version,
             batch_ids=self.batch_ids,
@@ -144,7 +153,7 @@ class LoraTrainer:
             num_skipped_updates=self.num_skipped_updates,
             random_states=checkpoints.capture_random_states(),
         )
-        checkpoints.write_state(folder, tensors | self.optimiser.tensors(), state)
+        checkpoints.write_state(folder, tensors, state)
         checkpoints.seal(folder, self._identity())
 
     def load(self, folder: Path) -> None:
@@ -174,8 +183,13 @@ class LoraTrainer:
         self.version += 1
         self.batch_ids.append(batch_id)
 
-    def _apply(self, rate: float) -> tuple[float, bool]:
-        norm, applied = self.optimiser.step(rate)
+    def _apply(self, rate: float, sums: PassSums) -> tuple[float, bool]:
+        """Step the optimiser unless something was refused; returns the gradient norm and whether it was applied."""
+        norm, applied = 0.0, False
+        if sums.refused:
+            self.optimiser.clear()
+        else:
+            norm, applied = self.optimiser.step(rate)
         self.num_updates += applied
         self.num_skipped_updates += not applied
         return norm, applied
@@ -184,67 +198,24 @@ class LoraTrainer:
         rate = learning_rate(self.spec.optimiser, self.version, self.total_steps)
         if not rows:
             return {"learning_rate": rate, "skipped_updates": 1.0}
-        num_updates = self.spec.algorithm.num_updates_per_batch
-        targets = [row_targets(row, batch) for row in rows]
+        temperature, num_updates = self.spec.rollout.temperature, self.spec.algorithm.num_updates_per_batch
         # With a single update π_old is π itself: one forward pass serves both.
-        old = self._old_logprobs(rows) if num_updates > 1 else [None] * len(rows)
-        totals = _UpdateTotals()
+        old = frozen_logprobs(self.model, rows, temperature, self.world) if num_updates > 1 else {}
+        row_loss = policy_row_loss([row_targets(row, batch) for row in rows], self.spec.algorithm, old)
+        total, num_skipped, norm = PassSums(), 0, 0.0
         for _ in range(num_updates):
-            try:
-                for row, target, old_U in zip(rows, targets, old, strict=True):
-                    totals.add(*self._row_loss(row, target, old_U))
-            except NonFiniteError as error:
-                self.optimiser.clear()
-                self.num_skipped_updates += 1
-                totals.num_skipped += 1
-                group = batch.group_ids[error.episode]
-                batch.skipped[group] = f"rejected: {error}"
-                continue
-            norm, applied = self._apply(rate)
-            totals.grad_norm = norm
-            totals.num_skipped += not applied
-        return totals.metrics() | {"learning_rate": rate}
-
-    def _old_logprobs(self, rows: Sequence[PackedRow]) -> list[Tensor | None]:
-        with torch.no_grad():
-            return [self.model(row, self.spec.rollout.temperature)[0] for row in rows]
-
-    def _row_loss(
-        self, row: PackedRow, target: RowTargets, old_U: Tensor | None
-    ) -> tuple[float, int, float, MismatchSums]:
-        logprob_U, entropy_U = self.model(row, self.spec.rollout.temperature)
-        current = logprob_U[target.edge_T]
-        old = current.detach() if old_U is None else old_U[target.edge_T]
-        result = policy_loss(
-            PolicyLossInputs(current, old, target.behaviour_T, target.advantage_T, target.weight_T, target.episode_T),
-            self.spec.algorithm,
-        )
-        if result.loss.requires_grad:
-            result.loss.backward()
-        entropy = float(entropy_U[target.edge_T].double().sum())
-        return float(result.loss.detach()), result.num_clipped, entropy, result.mismatch
-
-
-class _UpdateTotals:
-    """Sums over the rows and updates of one batch."""
-
-    def __init__(self) -> None:
-        self.loss = self.entropy = self.grad_norm = 0.0
-        self.num_clipped = self.num_skipped = 0
-        self.mismatch = MismatchSums()
-
-    def add(self, loss: float, num_clipped: int, entropy: float, mismatch: MismatchSums) -> None:
-        self.loss += loss
-        self.num_clipped += num_clipped
-        self.entropy += entropy
-        self.mismatch += mismatch
-
-    def metrics(self) -> dict[str, float]:
-        count = max(self.mismatch.num_tokens, 1)
-        return self.mismatch.metrics() | {
-            "loss": self.loss,
-            "entropy": self.entropy / count,
-            "clip_fraction": self.num_clipped / count,
-            "grad_norm": self.grad_norm,
-            "skipped_updates": float(self.num_skipped),
+            sums = accumulate(self.model, rows, temperature, row_loss, self.world)
+            for episode, reason in sums.refused:
+                batch.skipped[batch.group_ids[episode]] = f"rejected: {reason}"
+            norm, applied = self._apply(rate, sums)
+            num_skipped += not applied
+            total += sums
+        count = max(total.num_tokens, 1)
+        return total.mismatch.metrics() | {
+            "loss": total.loss,
+            "entropy": total.entropy / count,
+            "clip_fraction": total.num_clipped / count,
+            "grad_norm": norm,
+            "skipped_updates": float(num_skipped),
+            "learning_rate": rate,
         }

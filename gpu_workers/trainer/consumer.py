@@ -11,6 +11,7 @@ from kombu import Connection, Consumer, Queue
 
 from gpu_workers.contracts.messages import BatchMessage, StopMessage
 from gpu_workers.contracts.queues import batch_queue
+from gpu_workers.trainer.world import World
 
 PREFETCH = 16
 POLL_SECONDS = 1.0
@@ -153,3 +154,22 @@ class KombuBatches:
 
     def close(self) -> None:
         self._connection.release()
+
+
+class BroadcastBatches:
+    """BatchSource of every rank: rank 0 asks the real one, the others hear of it. Only rank 0 acknowledges."""
+
+    def __init__(self, source: BatchSource | None, world: World) -> None:
+        self._source, self._world = source, world
+
+    def next(self, version: int) -> Delivery:
+        """The same message on every rank."""
+        found = self._source.next(version) if self._source is not None else None
+        local: BatchMessage | StopMessage | None = found.message if found is not None else None
+        message = self._world.broadcast(local)
+        assert isinstance(message, (BatchMessage, StopMessage))
+        return found or Delivery(message, lambda: None)
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._source.close()

@@ -221,8 +221,9 @@ class TokenLogprobs(torch.autograd.Function):
             if mean_head is not None:
                 mean_head.mul_(shrink).add_(weight.to(head_VD.dtype) @ words)
             top = new_top
-        logprob = (chosen - top - total.log()).squeeze(1)
-        entropy = (total.log() - moment / total).squeeze(1)
+        log_total = total[:, 0].log()
+        logprob = chosen[:, 0] - top[:, 0] - log_total
+        entropy = log_total - moment[:, 0] / total[:, 0]
         ctx.temperature = temperature
         if mean_head is not None:
             slopes = head_VD[target_U].float().sub_(mean_head.div_(total))

@@ -16,15 +16,16 @@ import torch
 from gpu_workers.contracts.messages import TrainerFailed, TrainJob
 from gpu_workers.contracts.runspec import Algorithm, SpecError
 from gpu_workers.contracts.store import StoreError
-from gpu_workers.reporting import CeleryReporter, JsonlReporter, worker_name
+from gpu_workers.reporting import CeleryReporter, JsonlReporter, NullReporter, worker_name
 from gpu_workers.sessions.chat import TemplateError
 from gpu_workers.settings import SettingsError, WorkerSettings, load_settings
 from gpu_workers.trainer.attempt import AttemptError, TrainerAttempt, TrainerReporter, Workplace, make_report
 from gpu_workers.trainer.checkpoints import CheckpointError
-from gpu_workers.trainer.consumer import KombuBatches
+from gpu_workers.trainer.consumer import BroadcastBatches, KombuBatches
 from gpu_workers.trainer.model import ModelLoadError
 from gpu_workers.trainer.process import HeartbeatThread, die_with_parent, keep_freed_memory
 from gpu_workers.trainer.supervised import DatasetError
+from gpu_workers.trainer.world import ALONE, World, join_world, leave_world
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
@@ -45,20 +46,21 @@ def main(arguments: list[str] | None = None) -> int:
     except (OSError, msgspec.DecodeError, SettingsError) as error:
         sys.stderr.write(f"trainer: {options.job}: {error}\n")
         return EXIT_USAGE
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1 and int(os.environ.get("RANK") or 0) > 0:
-        return EXIT_FAILED  # rank 0 says why
-    reporter = _reporter(settings, options.reports)
-    return run_job(job, settings, reporter)
+    world = join_world()
+    try:
+        return run_job(job, settings, _reporter(settings, options.reports, world), world)
+    finally:
+        leave_world(world)
 
 
-def run_job(job: TrainJob, settings: WorkerSettings, reporter: TrainerReporter) -> int:
+def run_job(job: TrainJob, settings: WorkerSettings, reporter: TrainerReporter, world: World = ALONE) -> int:
     """Run one attempt with heartbeats; a failure becomes a report."""
     heartbeat = HeartbeatThread(
         reporter.heartbeat, run_id=job.run_id, attempt=job.attempt, token=job.token, worker=worker_name()
     )
     heartbeat.start()
     try:
-        _run(job, settings, reporter, heartbeat)
+        _run(job, settings, reporter, heartbeat, world)
     except Exception as error:  # process edge: whatever it was, the control plane is told
         traceback.print_exc()
         reporter.send(make_report(job, "failed", "trainer_failed", describe_failure(error)))
@@ -68,23 +70,24 @@ def run_job(job: TrainJob, settings: WorkerSettings, reporter: TrainerReporter) 
     return EXIT_OK
 
 
-def _run(job: TrainJob, settings: WorkerSettings, reporter: TrainerReporter, heartbeat: HeartbeatThread) -> None:
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
-        raise AttemptError(
-            "too_many_ranks", "this trainer runs in one process; set RATCHET_TRAINER_RANKS to 1", retryable=False
-        )
+def _run(
+    job: TrainJob, settings: WorkerSettings, reporter: TrainerReporter, heartbeat: HeartbeatThread, world: World
+) -> None:
     place = Workplace(settings.store, settings.models_dir, settings.cache_dir)
-    attempt = TrainerAttempt(job, place, reporter, heartbeat)
+    attempt = TrainerAttempt(job, place, reporter, heartbeat, world)
     if attempt.spec.algorithm.kind is Algorithm.SFT:
         attempt.run(None)
         return
-    source = KombuBatches(
-        settings.broker_url,
-        job.run_id,
-        job.attempt,
-        on_duplicate=attempt.repeat_report,
-        on_invalid=_note_invalid,
-    )
+    batches = None
+    if world.is_main:
+        batches = KombuBatches(
+            settings.broker_url,
+            job.run_id,
+            job.attempt,
+            on_duplicate=attempt.repeat_report,
+            on_invalid=_note_invalid,
+        )
+    source = BroadcastBatches(batches, world)
     try:
         attempt.run(source)
     finally:
@@ -115,7 +118,9 @@ def describe_failure(error: Exception) -> TrainerFailed:
     return TrainerFailed(code="internal", message=f"{type(error).__name__}: {error}", retryable=True)
 
 
-def _reporter(settings: WorkerSettings, reports: Path | None) -> TrainerReporter:
+def _reporter(settings: WorkerSettings, reports: Path | None, world: World) -> TrainerReporter:
+    if not world.is_main:
+        return NullReporter()
     if reports is not None:
         return JsonlReporter(reports)
     from gpu_workers.celery import make_app

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gpu_workers.contracts.runspec import LoraSpec
 from gpu_workers.trainer.llama import LlamaShape, LoraGroup, PackedLlama
+from gpu_workers.trainer.world import assign
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -126,10 +127,10 @@ def adapter_parameters(model: PackedLlama) -> dict[str, nn.Parameter]:
     return named
 
 
-def save_adapter(model: PackedLlama, folder: Path, *, lora: LoraSpec, base_name: str) -> tuple[str, int]:
-    """Write a PEFT folder in the dtype the trainer computes with; returns (sha256, bytes) of its weights file."""
+def save_adapter(tensors: dict[str, Tensor], folder: Path, *, lora: LoraSpec, base_name: str) -> tuple[str, int]:
+    """Write a PEFT folder of tensors in the dtype to be served; returns (sha256, bytes) of its weights file."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: value.detach().to(model.dtype).contiguous() for name, value in adapter_parameters(model).items()}
+    tensors = {name: value.detach().contiguous() for name, value in tensors.items()}
     data = save(tensors, metadata={"format": "pt"})
     (folder / ADAPTER_WEIGHTS).write_bytes(data)
     config = {
@@ -182,7 +183,7 @@ def copy_parameters(parameters: dict[str, nn.Parameter], tensors: dict[str, Tens
                 raise ModelLoadError(
                     f"{source}: {name} is {tuple(tensors[name].shape)}, the model needs {tuple(parameter.shape)}"
                 )
-            parameter.copy_(tensors[name])
+            assign(parameter, tensors[name])
 
 
 __all__ = [

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_workers.contracts.runspec import OptimiserSpec
+from gpu_workers.trainer.world import like, whole
 
 ADAM_EPSILON = 1e-8
 
@@ -52,7 +53,7 @@ class AdapterOptimiser:
     def tensors(self) -> dict[str, Tensor]:
         """Moments under `adam.<field>.<parameter>`; empty before the first update."""
         return {
-            f"adam.{field}.{name}": value
+            f"adam.{field}.{name}": whole(value)
             for name, parameter in self._parameters.items()
             for field, value in self._adam.state[parameter].items()
         }
@@ -61,7 +62,7 @@ class AdapterOptimiser:
         """Inverse of `tensors`; other names are ignored."""
         for name, parameter in self._parameters.items():
             found = {
-                field: tensors[f"adam.{field}.{name}"].clone()
+                field: like(parameter, tensors[f"adam.{field}.{name}"].clone())
                 for field in ("step", "exp_avg", "exp_avg_sq")
                 if f"adam.{field}.{name}" in tensors
             }

@@ -8,6 +8,7 @@ from gpu_workers.contracts.seams import Published, TrainerBackend
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.trainer import checkpoints
 from gpu_workers.trainer.model import ADAPTER_WEIGHTS
+from gpu_workers.trainer.world import ALONE, World
 
 KEEP_STATES = 4
 
@@ -15,16 +16,19 @@ KEEP_STATES = 4
 class CheckpointPublisher:
     """Saves versions of one attempt below runs/<run>/a<attempt>/. Folders are complete once their manifest is there."""
 
-    def __init__(self, store: ObjectStore, run_id: str, attempt: int) -> None:
+    def __init__(self, store: ObjectStore, run_id: str, attempt: int, world: World = ALONE) -> None:
+        self._world = world
         self._store, self._run_id, self._attempt = store, run_id, attempt
         self._with_state: list[str] = []
 
     def publish(self, backend: TrainerBackend) -> Published:
-        """Save the backend's present version and return where it is."""
+        """Save the backend's present version and return where it is; collective, rank 0 writes."""
         key = checkpoints.version_key(self._run_id, self._attempt, backend.version)
         folder = Path(tempfile.mkdtemp(prefix="ratchet-checkpoint-"))
         try:
             backend.save(folder)
+            if not self._world.is_main:
+                return Published(backend.version, key, f"{key}/{checkpoints.ADAPTER}", sha256="", num_bytes=0)
             manifest = checkpoints.read_manifest(folder)
             self._store.put_folder(key, folder)
             num_bytes = (folder / checkpoints.ADAPTER / ADAPTER_WEIGHTS).stat().st_size

@@ -1,23 +1,16 @@
-"""Supervised training: the dataset, its token layout, its order, and the loss over one packed batch."""
+"""Supervised training: the dataset, its token layout and the order of its examples."""
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import msgspec
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from gpu_workers.algorithms.aggregation import episode_token_weights
-from gpu_workers.algorithms.supervised_loss import SupervisedLossInputs, supervised_loss
-from gpu_workers.contracts.runspec import Aggregation
 from gpu_workers.contracts.tasks import Message
 from gpu_workers.sessions.chat import TrainingTokens
-from gpu_workers.trainer.llama import PackedLlama
-from gpu_workers.trainer.packing import PackedRow, TokenSequence
+from gpu_workers.trainer.packing import TokenSequence
 
 
 class DatasetError(ValueError):
@@ -35,42 +28,6 @@ class ChatLayout(Protocol):
     """The token layout of conversations; `sessions.chat.ChatTemplate`, so that training sees what a rollout would."""
 
     def render_training(self, prompt: Sequence[Message], completion: Sequence[Message]) -> TrainingTokens: ...
-
-
-@dataclass(frozen=True)
-class SupervisedBatch:
-    """Examples of one step."""
-
-    sequences: list[TokenSequence]
-
-    @cached_property
-    def weight_E(self) -> NDArray[np.float64]:
-        return episode_token_weights(Aggregation.TOKEN_MEAN, [int(s.mask.sum()) for s in self.sequences])
-
-
-def supervised_pass(model: PackedLlama, rows: Sequence[PackedRow], batch: SupervisedBatch) -> dict[str, float]:
-    """Forward and backward over all rows; gradients accumulate on the adapter."""
-    total, num_targets, probability_sum = 0.0, 0, 0.0
-    for row in rows:
-        logprob_U, _ = model(row)
-        current = logprob_U[torch.from_numpy(row.edge_T)]
-        loss = supervised_loss(
-            SupervisedLossInputs(
-                current_T=current,
-                weight_T=torch.from_numpy(batch.weight_E[row.sequence_T]),
-                episode_T=torch.from_numpy(row.sequence_T),
-            )
-        )
-        if loss.requires_grad:
-            loss.backward()
-        total += float(loss.detach())
-        num_targets += len(row.edge_T)
-        probability_sum += float(current.detach().exp().sum())
-    return {
-        "loss": total,
-        "num_sampled_tokens": float(num_targets),
-        "target_probability": probability_sum / max(num_targets, 1),
-    }
 
 
 def read_dataset(data: bytes) -> list[Example]:

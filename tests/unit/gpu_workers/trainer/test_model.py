@@ -42,7 +42,7 @@ def model(base: BaseModel) -> PackedLlama:
 
 @pytest.fixture
 def reference(base: BaseModel, model: PackedLlama, tmp_path: Path) -> PeftModel:
-    save_adapter(model, tmp_path, lora=LORA, base_name="tiny")
+    save_adapter(adapter_parameters(model), tmp_path, lora=LORA, base_name="tiny")
     plain = LlamaForCausalLM.from_pretrained(base.folder, dtype=torch.float32)
     return PeftModel.from_pretrained(plain, tmp_path, is_trainable=True)
 
@@ -117,7 +117,7 @@ def test_a_fresh_adapter_changes_nothing_and_follows_the_seed(base: BaseModel):
 
 
 def test_an_adapter_survives_the_round_trip(base: BaseModel, model: PackedLlama, tmp_path: Path):
-    sha256, num_bytes = save_adapter(model, tmp_path, lora=LORA, base_name="tiny")
+    sha256, num_bytes = save_adapter(adapter_parameters(model), tmp_path, lora=LORA, base_name="tiny")
     assert (tmp_path / "adapter_model.safetensors").stat().st_size == num_bytes
     copy = load_model(base.folder, LORA, seed=77)
     load_adapter(copy, tmp_path, lora=LORA, sha256=sha256)
@@ -126,7 +126,7 @@ def test_an_adapter_survives_the_round_trip(base: BaseModel, model: PackedLlama,
 
 
 def test_a_wrong_adapter_is_refused_with_the_reason(base: BaseModel, model: PackedLlama, tmp_path: Path):
-    save_adapter(model, tmp_path, lora=LORA, base_name="tiny")
+    save_adapter(adapter_parameters(model), tmp_path, lora=LORA, base_name="tiny")
     with pytest.raises(ModelLoadError, match=r"set lora\.rank"):
         load_adapter(model, tmp_path, lora=LoraSpec(rank=8, alpha=8.0))
     with pytest.raises(ModelLoadError, match="damaged"):
