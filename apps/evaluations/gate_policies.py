@@ -79,14 +79,18 @@ def create_gate_policy(
     return policy
 
 
-def resolve_gate_policy(project: Project, ref: str) -> GatePolicy:
+def resolve_gate_policy(project: Project, ref: str, *, make_default: bool = True) -> GatePolicy:
     """The gate policy of `slug` (newest) or `slug@version`; `default` is made where a project has none yet.
+
+    `make_default` False: that one is not stored.
 
     Raises Problem 400 that names the known ones.
     """
     slug, _, version = ref.partition("@")
     if ref == DEFAULT_SLUG and not GatePolicy.objects.filter(project=project, slug=ref).exists():
-        return create_gate_policy(project=project, slug=ref, by=None)
+        if make_default:
+            return create_gate_policy(project=project, slug=ref, by=None)
+        return GatePolicy(project=project, slug=ref, metrics=DEFAULT_METRICS)
     found = GatePolicy.objects.filter(project=project, slug=slug).order_by("-version")
     policy = found.filter(version=int(version)).first() if version.isdecimal() else None if version else found.first()
     if policy is None:

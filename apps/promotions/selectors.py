@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Q, QuerySet
 
 from apps.accounts.models import User
 from apps.accounts.permissions import Actor, Permission, has_permission, not_found, permitted_projects
@@ -15,6 +15,7 @@ from apps.policies.selectors import rollback_target
 from apps.promotions.collection import evidence_digest
 from apps.promotions.decisions import submitters
 from apps.promotions.models import Decision, DecisionKind, Gate, GateState, GateVerdict
+from apps.runs.models import GroupState
 from apps.tasks.models import Suite
 
 _CONTENT = ("tasks",)  # of a report: needs heldout:read
@@ -49,12 +50,15 @@ class GatePage:
 
 
 def visible_gates(user: Actor) -> QuerySet[Gate]:
-    """Gates of projects in which the user may read them, newest first."""
+    """Gates of projects in which the user may read them, newest first, with counts of their evaluation's groups."""
     projects = permitted_projects(user, Permission.GATE_READ)
     gates = Gate.objects.filter(project__in=projects.values("pk"))
     return gates.select_related(
         "project", "channel__project", "incumbent", "candidate", "run", "gate_policy", "submitted_by",
         "evaluation__suite", "evaluation__look", "regression", "decision__by", "decision__second_by",
+    ).annotate(
+        num_groups=Count("evaluation__items"),
+        num_closed=Count("evaluation__items", filter=Q(evaluation__items__group__state=GroupState.CLOSED)),
     ).order_by("-id")  # fmt: skip
 
 

@@ -7,7 +7,6 @@ from rest_framework import serializers
 from apps.evaluations.api.serializers import HeldoutLedgerSerializer, ProgressSerializer, SamplingSerializer
 from apps.evaluations.services import MAX_SAMPLES
 from apps.promotions.models import Decision, DecisionKind, Gate
-from apps.runs.models import GroupState
 
 
 class DecisionSerializer(serializers.ModelSerializer[Decision]):
@@ -44,9 +43,8 @@ class GateSerializer(serializers.ModelSerializer[Gate]):
             "regression", "regression_result", "progress", "page",
         ]  # fmt: skip
 
-    def get_progress(self, gate: Gate) -> dict[str, int]:
-        items = gate.evaluation.items
-        return {"done": items.filter(group__state=GroupState.CLOSED).count(), "total": items.count()}
+    def get_progress(self, gate: Any) -> dict[str, int]:
+        return {"done": gate.num_closed, "total": gate.num_groups}
 
     def get_page(self, gate: Gate) -> str:
         return f"/gates/{gate.pk}/"
@@ -94,6 +92,26 @@ class GateCreateSerializer(serializers.Serializer[Any]):
         child=serializers.CharField(), default=list, help_text="slugs of policies to run beside; they gate nothing"
     )
     run = serializers.UUIDField(required=False, allow_null=True)
+
+
+class GatePlanSerializer(serializers.Serializer[Any]):
+    """What a gate opened now could show. `detectable_effect` in percentage points at power .8."""
+
+    num_tasks = serializers.IntegerField()
+    num_clusters = serializers.IntegerField()
+    effective_clusters = serializers.FloatField()
+    largest_cluster_share = serializers.FloatField()
+    look = serializers.IntegerField()
+    alpha = serializers.FloatField()
+    detectable_effect = serializers.FloatField(allow_null=True)
+    warnings = serializers.ListField(child=serializers.CharField())
+
+
+class GatePlanQuerySerializer(serializers.Serializer[Any]):
+    project = serializers.SlugField()
+    suite = serializers.CharField(help_text="slug (newest ready version) or slug@version")
+    gate_policy = serializers.CharField(default="default", help_text="slug (newest) or slug@version")
+    samples = serializers.IntegerField(min_value=1, max_value=MAX_SAMPLES, default=1)
 
 
 class DecideSerializer(serializers.Serializer[Any]):

@@ -19,6 +19,7 @@ from apps.policies.selectors import resolve_policy
 from apps.promotions import selectors, services
 from apps.promotions.api import serializers
 from apps.promotions.models import Gate
+from apps.promotions.planning import plan_gate
 from apps.runs.models import Run
 from apps.tasks.selectors import resolve_suite
 from apps.tasks.services import note_heldout_look
@@ -76,6 +77,19 @@ class GateList(generics.ListAPIView[Gate]):
         return Response(serializers.GateSerializer(found).data, status=202, headers=headers)
 
 
+class GatePlanView(APIView):
+    @extend_schema(parameters=[serializers.GatePlanQuerySerializer], responses=serializers.GatePlanSerializer)
+    def get(self, request: Request) -> Response:
+        """What a gate opened now could show: alpha of its look, detectable effect, what is out of reach."""
+        data = serializers.GatePlanQuerySerializer(data=request.query_params)
+        data.is_valid(raise_exception=True)
+        values = data.validated_data
+        project = find_project(request.user, values["project"], Permission.GATE_READ)
+        gate_policy = resolve_gate_policy(project, values["gate_policy"], make_default=False)
+        plan = plan_gate(resolve_suite(project, values["suite"]), gate_policy, values["samples"])
+        return Response(serializers.GatePlanSerializer(plan).data)
+
+
 class GateDetail(APIView):
     @extend_schema(responses=serializers.GateDetailSerializer)
     def get(self, request: Request, pk: str) -> Response:
@@ -124,13 +138,13 @@ class GateEvidence(APIView):
     @extend_schema(responses=serializers.EvidenceSerializer)
     def get(self, request: Request, pk: str) -> Response:
         """The report, and whether the digest recomputed from the stored episodes now is still the same."""
-        gate = selectors.find_gate(request.user, pk)
+        gate: Any = selectors.find_gate(request.user, pk)
         _note_look(request, gate)
         body = {
             "evidence_digest": gate.evidence_digest,
             "plan_hash": gate.evaluation.plan_hash,
             "holds": selectors.evidence_holds(gate),
-            "progress": serializers.GateSerializer().get_progress(gate),
+            "progress": {"done": gate.num_closed, "total": gate.num_groups},
             "report": selectors.readable_report(request.user, gate),
         }
         return Response(serializers.EvidenceSerializer(body).data)
