@@ -42,7 +42,7 @@ def _retire(evaluation: Evaluation) -> None:
     base_model = base_model_of(arms[0])
     kept = _wanted_by_channels() | _wanted_by_evaluations() | _wanted_by_runs()
     for _, wanted in adapters_retiring.send(sender=Evaluation, base_model=base_model, names=names - kept):
-        kept |= wanted or set()
+        kept |= set(wanted or ())
     unused = sorted(names - kept)
     if unused:
         request_install(base_model=base_model, install=[], retire=unused)

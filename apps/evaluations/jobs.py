@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from celery import shared_task
@@ -34,9 +35,9 @@ def choose_checkpoint(run_id: str) -> None:
 def tick() -> None:
     """Do what a lost message would have done. One broken evaluation does not stop the others."""
     for evaluation_id in Evaluation.objects.filter(state__in=OPEN_STATES).order_by("id").values_list("id", flat=True):
-        _guarded(lambda key=evaluation_id: scheduler.advance_evaluation(key), f"evaluation {evaluation_id}")
+        _guarded(partial(scheduler.advance_evaluation, evaluation_id), f"evaluation {evaluation_id}")
     for run_id in Run.objects.filter(state=RunState.TRAINED).order_by("id").values_list("id", flat=True):
-        _guarded(lambda key=run_id: selection.choose_checkpoint(key), f"checkpoint of run {run_id}")
+        _guarded(partial(selection.choose_checkpoint, run_id), f"checkpoint of run {run_id}")
     for _, error in evaluations_ticked.send_robust(sender=None):
         if isinstance(error, Exception):
             logger.error("a receiver of the tick failed", exc_info=error)

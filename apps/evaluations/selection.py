@@ -62,12 +62,14 @@ def store_dev_success(evaluation: Evaluation) -> None:
     """Note on the checkpoint what its finished dev evaluation measured."""
     if evaluation.state != EvaluationState.FINISHED:
         return
-    for arm in evaluation.arms.filter(checkpoint__isnull=False):
+    for arm in evaluation.arms.select_related("checkpoint"):
+        if arm.checkpoint is None:
+            continue
         counts = Episode.objects.filter(group__evaluation_item__arm=arm).aggregate(
             n=Count("pk", filter=Q(reward__isnull=False)), passed=Count("pk", filter=Q(success=True))
         )
         if counts["n"]:
-            Checkpoint.objects.filter(pk=arm.checkpoint_id).update(
+            Checkpoint.objects.filter(pk=arm.checkpoint.pk).update(
                 dev_success=counts["passed"] / counts["n"], dev_n=counts["n"]
             )
 

@@ -6,10 +6,11 @@ from uuid import UUID
 from django.db.models import Count, Q, QuerySet
 
 from apps.accounts.permissions import Actor, Permission, has_permission, not_found, permitted_projects
-from apps.evaluations.models import Evaluation, GatePolicy, HeldoutLook
+from apps.evaluations.models import Evaluation, EvaluationArm, EvaluationState, GatePolicy, HeldoutLook
 from apps.evaluations.results import ArmResult, TaskOutcome, arm_results, task_outcomes
-from apps.evaluations.statistics import look_alpha
-from apps.runs.models import GroupState
+from apps.evaluations.statistics import look_alpha, wilson
+from apps.policies.models import Policy
+from apps.runs.models import Episode, GroupState
 from apps.tasks.models import SplitName, Suite
 
 ROTATION_AFTER = 5  # promotions decided on one held-out set
@@ -93,3 +94,35 @@ def heldout_budgets(user: Actor) -> list[HeldoutLedger]:
     projects = permitted_projects(user, Permission.GATE_READ)
     suites = Suite.objects.filter(project__in=projects.values("pk"), looks__isnull=False).distinct()
     return [heldout_ledger(suite) for suite in suites.select_related("project").order_by("project__slug", "slug")]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A policy's newest success on held-out tasks. `low` and `high`: 95 % Wilson on episodes."""
+
+    evaluation: Evaluation
+    success: float
+    low: float
+    high: float
+    n: int
+
+
+def measured_success(policy: Policy) -> Measured | None:
+    """From the newest finished evaluation on held-out tasks; None: never measured. Callers have checked the right."""
+    arms = EvaluationArm.objects.filter(
+        policy=policy, evaluation__split=SplitName.HELDOUT, evaluation__state=EvaluationState.FINISHED
+    )
+    arm = arms.select_related("evaluation__suite").order_by("-evaluation__finished_at").first()
+    if arm is None:
+        return None
+    scored = Episode.objects.filter(group__evaluation_item__arm=arm, reward__isnull=False)
+    counts = scored.aggregate(n=Count("id"), passed=Count("id", filter=Q(success=True)))
+    if not counts["n"]:
+        return None
+    interval = wilson(counts["passed"], counts["n"])
+    return Measured(arm.evaluation, counts["passed"] / counts["n"], interval.low, interval.high, counts["n"])
+
+
+def evaluations_of(user: Actor, policy: Policy) -> QuerySet[Evaluation]:
+    """Evaluations with an arm of the policy, newest first."""
+    return visible_evaluations(user).filter(pk__in=EvaluationArm.objects.filter(policy=policy).values("evaluation_id"))

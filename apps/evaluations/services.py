@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 from django.db import transaction
@@ -71,7 +72,12 @@ def start_evaluation(
         created_by=by,
     )
     _create_items(evaluation, arms, tasks)
-    after = {"purpose": purpose, "suite": str(suite), "split": split, "arms": [arm.label for arm in arms]}
+    after: dict[str, Any] = {
+        "purpose": purpose,
+        "suite": str(suite),
+        "split": split,
+        "arms": [arm.label for arm in arms],
+    }
     after |= {"num_tasks": len(tasks), "samples": samples, "plan_hash": digest}
     tag = "user:evaluation:start" if by else "system:evaluation:start"
     record(tag=tag, by=by, project=project, subject=evaluation, after=after)

@@ -109,8 +109,8 @@ def _cluster_sums(values_n: Floats, clusters: Sequence[str]) -> tuple[Floats, Fl
         raise ValueError(f"{len(values_n)} values but {len(clusters)} clusters")
     _, index_n = np.unique(np.asarray(clusters, dtype=object).astype(str), return_inverse=True)
     num_clusters = int(index_n.max()) + 1 if len(index_n) else 0
-    sums_g = np.bincount(index_n, weights=values_n, minlength=num_clusters)
-    return sums_g, np.bincount(index_n, minlength=num_clusters).astype(float)
+    sums_g = np.bincount(index_n, weights=values_n, minlength=num_clusters).astype(np.float64)
+    return sums_g, np.bincount(index_n, minlength=num_clusters).astype(np.float64)
 
 
 def _intraclass_correlation(values_n: Floats, sums_g: Floats, sizes_g: Floats) -> float:

@@ -119,8 +119,11 @@ def _reported(gate: Gate, candidate: ArmResult) -> list[dict[str, Any]]:
     """What the run said of itself beside what stored episodes show. `unit`: share or CPU-s; None: no such number."""
     rows = [_row("Held-out success", "share", None, candidate.success, candidate.n, "runs never see held-out tasks")]
     run = gate.run
-    checkpoint = run.checkpoints.filter(version=gate.candidate.run_version).first() if run else None
-    if run is None or checkpoint is None:
+    version = gate.candidate.run_version
+    if run is None or version is None:
+        return rows
+    checkpoint = run.checkpoints.filter(version=version).first()
+    if checkpoint is None:
         return rows
     note = "greedy, on the dev split"
     rows.append(
@@ -143,9 +146,9 @@ def _reward_row(run: Run, checkpoint: Checkpoint) -> dict[str, Any]:
     """Mean reward of the batch behind the checkpoint's step: the trainer's number and the stored episodes' one."""
     name = f"Mean train reward, step {checkpoint.version}"
     batch = Batch.objects.filter(run=run, index=checkpoint.version - 1, state="trained").first()
-    rewards = list(batch.groups.exclude(reward_mean=None).values_list("reward_mean", "num_scored")) if batch else []
-    n = sum(count for _, count in rewards)
-    measured = sum(mean * count for mean, count in rewards) / n if n else None
+    groups = list(batch.groups.all()) if batch else []
+    n = sum(group.num_scored for group in groups)
+    measured = sum((group.reward_mean or 0.0) * group.num_scored for group in groups) / n if n else None
     point = run.points.filter(name="reward_mean", step=checkpoint.version, measured=False).order_by("-id").first()
     return _row(name, "reward", point.value if point else None, measured, n, "")
 

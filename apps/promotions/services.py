@@ -57,7 +57,8 @@ def open_gate(
     incumbent = channel.policy
     _check(project, channel, candidate, gate_policy, extra_arms)
     assert incumbent is not None
-    run = run or Run.objects.filter(pk=candidate.run_id, project=project).first()
+    if run is None and candidate.run_id is not None:
+        run = Run.objects.filter(pk=candidate.run_id, project=project).first()
     baselines = [policy for policy in dict.fromkeys(extra_arms) if policy.pk not in (incumbent.pk, candidate.pk)]
     evaluation = start_evaluation(
         project=project,

@@ -82,7 +82,7 @@ class ClusterResultSerializer(serializers.Serializer[Any]):
 class ArmResultSerializer(serializers.Serializer[Any]):
     """Measured from stored episodes. `low` and `high`: 95 % Wilson interval of `success`."""
 
-    label = serializers.CharField()
+    label = serializers.CharField()  # type: ignore[assignment]
     policy = serializers.CharField()
     policy_id = serializers.UUIDField(allow_null=True)
     kind = serializers.CharField()
