@@ -111,6 +111,8 @@ class ToolBox:
                 raise
             record = ToolCallRecord(name=name, result=f"Error: {error}", ok=False, error=str(error)[:MAX_ERROR])
         record.arguments = shown
+        # Programs print NUL characters; no prompt, document or database takes them.
+        record.result, record.error = (text.replace("\0", "\ufffd") for text in (record.result, record.error))
         record.duration_seconds = asyncio.get_running_loop().time() - started
         return record
 

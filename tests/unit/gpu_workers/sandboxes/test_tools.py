@@ -54,6 +54,11 @@ async def test_a_valid_call_is_recorded_with_its_result():
     assert record.duration_seconds > 0
 
 
+async def test_nul_characters_are_replaced_in_results():
+    record = await ToolBox(Canned(ExecResult(0, "a\0b", "", 0.001)), [DOUBLE]).call("double", {"n": 1})
+    assert record.result == "a\ufffdb"
+
+
 @pytest.mark.parametrize(
     ("result", "error"),
     [
