@@ -16,7 +16,7 @@ from gpu_workers.engines.embedded.config import LlamaConfig
 from gpu_workers.engines.embedded.lora import Adapter, AdapterError, load_adapter
 from gpu_workers.engines.embedded.metrics import EngineMetrics
 from gpu_workers.engines.embedded.model import Model
-from gpu_workers.engines.embedded.request import Request, RequestError
+from gpu_workers.engines.embedded.request import Request
 from gpu_workers.engines.embedded.scheduler import Limits, Scheduler
 from gpu_workers.engines.embedded.text import Text
 from gpu_workers.engines.embedded.weights import load_weights
@@ -37,6 +37,10 @@ class PauseMode(StrEnum):
 
 class EngineBusyError(RuntimeError):
     """The operation needs an engine without running requests."""
+
+
+class EngineStoppedError(RuntimeError):
+    """The engine's thread has ended: nothing is served until a restart."""
 
 
 class Engine:
@@ -85,10 +89,10 @@ class Engine:
             self._thread.join()
 
     def submit(self, request: Request) -> None:
-        """Queue a validated request. Raises RequestError when the engine has stopped."""
+        """Queue a validated request. Raises EngineStoppedError."""
         with self._wake:
             if self._stopping or self.failure:
-                raise RequestError(f"the engine has stopped{f' ({self.failure})' if self.failure else ''}; restart it")
+                raise self._stopped()
             self._inbox.append(request)
             self._wake.notify_all()
 
@@ -97,11 +101,14 @@ class Engine:
         future: Future[T] = Future()
         with self._wake:
             if self._stopping or self.failure:
-                future.set_exception(RequestError("the engine has stopped; restart it"))
+                future.set_exception(self._stopped())
             else:
                 self._commands.append((function, future))
                 self._wake.notify_all()
         return future
+
+    def _stopped(self) -> EngineStoppedError:
+        return EngineStoppedError(f"the engine has stopped{f' ({self.failure})' if self.failure else ''}; restart it")
 
     # -- control, to be run through call() --
 
@@ -241,7 +248,7 @@ class Engine:
             inbox, self._inbox = list(self._inbox), deque()
             commands, self._commands = list(self._commands), deque()
         for _, future in commands:
-            future.set_exception(RequestError("the engine has stopped; restart it"))
+            future.set_exception(self._stopped())
         for request in [*self.scheduler.running, *self.scheduler.waiting, *inbox]:
             request.finish_reason = {"type": "abort", "message": self.failure or "the engine is shutting down"}
             request.changed(request)

@@ -15,6 +15,7 @@ from gpu_workers.engines.embedded.model import load_model
 from gpu_workers.engines.embedded.scheduler import Limits
 from gpu_workers.engines.embedded.server import build_app
 from gpu_workers.engines.embedded.text import Text
+from gpu_workers.trainer.process import keep_freed_memory
 
 logger = logging.getLogger(__name__)
 DEFAULT_CACHE_BYTES = 640 * 2**20
@@ -26,6 +27,7 @@ KEEP_ALIVE_SECONDS = 120
 
 def build_engine(options: argparse.Namespace) -> Engine:
     """Load the model and check the limits. Raises EngineConfigError naming the option."""
+    keep_freed_memory()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     model = load_model(options.model, options.dtype)
     if options.max_running < 1:

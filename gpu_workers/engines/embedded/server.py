@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gpu_workers.engines.embedded import control
-from gpu_workers.engines.embedded.engine import Engine
+from gpu_workers.engines.embedded.engine import Engine, EngineStoppedError
 from gpu_workers.engines.embedded.generate import generate
 from gpu_workers.engines.embedded.http import Json, error_response
 from gpu_workers.engines.embedded.request import Request, RequestError, SamplingParams
@@ -44,7 +44,7 @@ def build_app(engine: Engine) -> Starlette:
             Route("/v1/loads", list_loads),
             Route("/metrics", metrics),
         ],
-        exception_handlers={RequestError: _bad_request},
+        exception_handlers={RequestError: _bad_request, EngineStoppedError: _stopped},
     )
     app.state.engine = engine
     app.state.adapter_lock = asyncio.Lock()
@@ -54,6 +54,10 @@ def build_app(engine: Engine) -> Starlette:
 
 async def _bad_request(_: HttpRequest, error: Exception) -> Response:
     return error_response(str(error))
+
+
+async def _stopped(_: HttpRequest, error: Exception) -> Response:
+    return error_response(str(error), 503)
 
 
 def _engine(http: HttpRequest) -> Engine:
