@@ -36,7 +36,7 @@ def episode_transcript(episode: Episode) -> EpisodeRecord:
 
 
 def episode_tokens(episode: Episode) -> dict[str, list[Any]]:
-    """Token ids, loss mask, behaviour log-probs (null where not sampled) and policy versions, one per token."""
+    """Token ids and texts, loss mask, behaviour log-probs (null where not sampled) and policy versions, one per token."""
     group = episode.group
     if not group.uri:
         raise Problem("no_tokens", 404, f"Group {group.id} has no token file.")
@@ -47,6 +47,7 @@ def episode_tokens(episode: Episode) -> dict[str, list[Any]]:
     sampled = [bool(flag) for flag in tokens.mask.tolist()]
     return {
         "ids": tokens.tokens.tolist(),
+        "texts": episode_transcript(episode).token_texts,
         "mask": tokens.mask.tolist(),
         "logprobs": [value if flag else None for value, flag in zip(tokens.logprobs.tolist(), sampled, strict=True)],
         "versions": [value if flag else None for value, flag in zip(tokens.versions.tolist(), sampled, strict=True)],

@@ -126,6 +126,7 @@ class EpisodeRecord(msgspec.Struct, kw_only=True):
     stop_reason: StopReason
     answer: str = ""
     turns: list[TurnRecord] = []
+    token_texts: list[str] = []  # each token by itself, for display only: the ids in the group file are the truth
     verdict: Verdict = Verdict.ERROR
     reward: float | None = None
     success: bool = False  # verdict is pass

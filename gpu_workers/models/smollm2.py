@@ -41,7 +41,9 @@ def convert(source: Path, folder: Path) -> None:
 
     needed_bytes = 400 * 2**20
     if shutil.disk_usage(folder).free < needed_bytes:
-        raise ModelError(f"less than {needed_bytes >> 20} MiB free below {folder.parent}; free disk space and start again")
+        raise ModelError(
+            f"less than {needed_bytes >> 20} MiB free below {folder.parent}; free disk space and start again"
+        )
     location, file = str(source.parent), source.name
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

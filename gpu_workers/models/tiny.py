@@ -100,7 +100,10 @@ def _write_weights(folder: Path, vocab_size: int, seed: int) -> None:
         return torch.randn(*shape, generator=generator) * INIT_STD
 
     kv_size = HIDDEN_SIZE // NUM_HEADS * NUM_KV_HEADS
-    tensors = {"model.embed_tokens.weight": normal(vocab_size, HIDDEN_SIZE), "model.norm.weight": torch.ones(HIDDEN_SIZE)}
+    tensors = {
+        "model.embed_tokens.weight": normal(vocab_size, HIDDEN_SIZE),
+        "model.norm.weight": torch.ones(HIDDEN_SIZE),
+    }
     for layer in range(NUM_LAYERS):
         prefix = f"model.layers.{layer}"
         tensors |= {

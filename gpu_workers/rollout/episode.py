@@ -191,6 +191,7 @@ def _fill(record: EpisodeRecord, session: TokenSession, progress: _Progress, env
     record.stop_reason = progress.stop_reason
     record.answer = progress.answer
     record.turns = session.turns
+    record.token_texts = session.token_texts()
     record.num_turns = session.num_assistant_turns
     record.num_tool_calls = progress.num_tool_calls
     record.num_invalid_calls = progress.num_invalid_calls

@@ -146,11 +146,11 @@ def _store(job: RolloutJob, task: TaskBundle, episodes: list[Episode], store: Ob
 
 
 def _without_texts(record: EpisodeRecord) -> EpisodeRecord:
-    """The small part of a record: turns and sandbox logs stay in the transcript."""
+    """The small part of a record: turns, token texts and sandbox logs stay in the transcript."""
     sandbox = SandboxRecord(
         backend=record.sandbox.backend, isolation=record.sandbox.isolation, limits_hit=record.sandbox.limits_hit
     )
-    return msgspec.structs.replace(record, turns=[], sandbox=sandbox)
+    return msgspec.structs.replace(record, turns=[], token_texts=[], sandbox=sandbox)
 
 
 async def _quietly(closing: Awaitable[None]) -> None:

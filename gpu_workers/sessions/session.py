@@ -111,6 +111,10 @@ class TokenSession:
                 )
             )
 
+    def token_texts(self) -> list[str]:
+        """Text of each token by itself, for display."""
+        return self._template.token_texts(self.ids)
+
     def tokens(self, reward: float | None) -> EpisodeTokens:
         """The arrays as stored in a group file."""
         return EpisodeTokens(

@@ -14,12 +14,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """Options; names follow SGLang's launcher where it has them."""
     parser = argparse.ArgumentParser(prog="python -m gpu_workers.engines.embedded", description=__doc__)
-    parser.add_argument("--model", "--model-path", dest="model", type=Path, required=True, help="folder of a prepared model")
+    parser.add_argument(
+        "--model", "--model-path", dest="model", type=Path, required=True, help="folder of a prepared model"
+    )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--dtype", choices=["auto", "bfloat16", "float32"], default="auto")
     parser.add_argument("--max-running", type=int, default=64, help="requests decoded together")
-    parser.add_argument("--max-total-tokens", type=int, default=0, help="tokens of cached keys and values; 0: about 640 MiB")
+    parser.add_argument(
+        "--max-total-tokens", type=int, default=0, help="tokens of cached keys and values; 0: about 640 MiB"
+    )
     parser.add_argument("--prefill-tokens-per-step", type=int, default=512, help="bounds the gap between two tokens")
     parser.add_argument("--max-loras", type=int, default=12)
     parser.add_argument("--max-lora-rank", type=int, default=64)

@@ -71,7 +71,11 @@ class Admission:
             size = min(len(tokens) - run.stop, budget)
             headroom = BRANCH_TOKENS * (num_running + admitted.num_rows + 1) if num_running or admitted.num_rows else 0
             planned = self.tokens_per_step - budget
-            if size <= 0 or self.memory.num_free < planned + size + headroom or not self.memory.make_room(planned + size):
+            if (
+                size <= 0
+                or self.memory.num_free < planned + size + headroom
+                or not self.memory.make_room(planned + size)
+            ):
                 self.memory.release(request)
                 break
             budget -= size

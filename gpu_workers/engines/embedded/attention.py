@@ -72,7 +72,9 @@ class BatchAttention:
             q = q.index_select(0, level.rows)
         num, kv_heads, per_kv, dim = q.shape
         queries = q.transpose(0, 1).reshape(1, kv_heads, num * per_kv, dim)
-        found = [_over_run(layer, run, queries[:, :, start * per_kv : stop * per_kv]) for run, start, stop in level.spans]
+        found = [
+            _over_run(layer, run, queries[:, :, start * per_kv : stop * per_kv]) for run, start, stop in level.spans
+        ]
         averages = found[0][0] if len(found) == 1 else torch.cat([average for average, _ in found], dim=2)
         logs = found[0][1] if len(found) == 1 else torch.cat([log for _, log in found], dim=2)
         averages = averages.view(kv_heads, num, per_kv, dim).transpose(0, 1)

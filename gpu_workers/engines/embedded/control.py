@@ -132,7 +132,9 @@ async def update_weights_from_disk(http: HttpRequest) -> Response:
             await _quiesce(engine, body.abort_all_requests)
             await asyncio.wrap_future(engine.call(lambda: engine.replace_model(model, body.flush_cache)))
         except (EngineConfigError, EngineBusyError) as error:
-            return Json({"success": False, "message": str(error), "num_paused_requests": _num_paused(engine)}, status_code=400)
+            return Json(
+                {"success": False, "message": str(error), "num_paused_requests": _num_paused(engine)}, status_code=400
+            )
         finally:
             engine.draining = False
             engine.call(lambda: None)  # wakes the thread

@@ -24,7 +24,9 @@ def answer(engine: Engine, request: Request) -> dict[str, Any]:
         "prompt_tokens": len(request.input_ids),
         "completion_tokens": num_output,
         "cached_tokens": request.num_cached_tokens or 0,
-        "weight_version": request.version_spans[-1]["version"] if request.version_spans else engine.model.weight_version,
+        "weight_version": request.version_spans[-1]["version"]
+        if request.version_spans
+        else engine.model.weight_version,
         "weight_versions": request.version_spans,
         "num_retractions": request.num_retractions,
         "queue_time": max(request.started_at - request.created_at, 0.0) if request.started_at else 0.0,

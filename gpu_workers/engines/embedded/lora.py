@@ -16,7 +16,12 @@ from gpu_workers.engines.embedded.config import LlamaConfig
 from gpu_workers.engines.embedded.linear import PackedLinear
 
 # Fused module -> its parts, in the order in which the base weights are concatenated.
-FUSED = {"qkv": ("q_proj", "k_proj", "v_proj"), "output": ("o_proj",), "gate_up": ("gate_proj", "up_proj"), "down": ("down_proj",)}
+FUSED = {
+    "qkv": ("q_proj", "k_proj", "v_proj"),
+    "output": ("o_proj",),
+    "gate_up": ("gate_proj", "up_proj"),
+    "down": ("down_proj",),
+}
 _KEY = re.compile(r"layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)\.lora_([AB])(?:\.default)?\.weight$")
 _uids = itertools.count(1)
 
@@ -78,7 +83,9 @@ def load_adapter(name: str, folder: Path, config: LlamaConfig, dtype: torch.dtyp
         raise AdapterError(f"cannot read {folder / 'adapter_model.safetensors'}: {error}") from error
     rank = int(settings.get("r", 0))
     if not 1 <= rank <= max_rank:
-        raise AdapterError(f"{folder}: rank {rank} is not between 1 and {max_rank}; start the engine with --max-lora-rank")
+        raise AdapterError(
+            f"{folder}: rank {rank} is not between 1 and {max_rank}; start the engine with --max-lora-rank"
+        )
     alpha = float(settings.get("lora_alpha", rank))
     scaling = alpha / rank**0.5 if settings.get("use_rslora") else alpha / rank
     found = _by_module(folder, tensors)
@@ -144,7 +151,9 @@ def _fuse(
         if down is None or up is None:
             down, up = torch.zeros(0, in_size), torch.zeros(out_size, 0)
         if down.shape[1] != in_size or up.shape[0] != out_size or down.shape[0] != up.shape[1]:
-            raise AdapterError(f"{folder}: layer {layer} {part} has shapes {tuple(down.shape)}, {tuple(up.shape)}; not this model's")
+            raise AdapterError(
+                f"{folder}: layer {layer} {part} has shapes {tuple(down.shape)}, {tuple(up.shape)}; not this model's"
+            )
         if not (torch.isfinite(down).all() and torch.isfinite(up).all()):
             raise AdapterError(f"{folder}: layer {layer} {part} holds NaN or infinite values")
         downs.append(down)

@@ -37,10 +37,20 @@ class Model:
     def check_successor(self, folder: Path) -> LlamaConfig:
         """Config of other weights for this model. Raises EngineConfigError when the shapes differ."""
         config = read_config(folder)
-        for name in ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim"):
+        for name in (
+            "vocab_size",
+            "hidden_size",
+            "intermediate_size",
+            "num_layers",
+            "num_heads",
+            "num_kv_heads",
+            "head_dim",
+        ):
             ours, theirs = getattr(self.config, name), getattr(config, name)
             if ours != theirs:
-                raise EngineConfigError(f"{folder}: {name} is {theirs}, the served model's is {ours}; start another engine for it")
+                raise EngineConfigError(
+                    f"{folder}: {name} is {theirs}, the served model's is {ours}; start another engine for it"
+                )
         return config
 
 

@@ -141,7 +141,9 @@ def _prompts(body: GenerateBody, engine: Engine) -> tuple[list[list[int]], bool]
     for prompt in prompts:
         for token in (min(prompt), max(prompt)):
             if not 0 <= token < engine.config.vocab_size:
-                raise RequestError(f"input_ids: token id {token} is outside the vocabulary of {engine.config.vocab_size}")
+                raise RequestError(
+                    f"input_ids: token id {token} is outside the vocabulary of {engine.config.vocab_size}"
+                )
     return prompts, is_batch
 
 
@@ -188,7 +190,9 @@ def check_fits(request: Request, engine: Engine) -> None:
     """Refuse what could never finish: context length, memory of the engine."""
     num_input, num_new, context = len(request.input_ids), request.params.max_new_tokens, engine.config.context_length
     if num_input >= context:
-        raise RequestError(f"The input ({num_input} tokens) is longer than the model's context length ({context} tokens).")
+        raise RequestError(
+            f"The input ({num_input} tokens) is longer than the model's context length ({context} tokens)."
+        )
     if num_input + num_new > context:
         raise RequestError(
             f"Requested token count exceeds the model's maximum context length of {context} tokens: "

@@ -74,5 +74,6 @@ def _adapter_rows(owners: Sequence[tuple[Sequence[int], Request]], num_rows: int
         if request.adapter is not None:
             rows.setdefault(request.adapter.uid, (request.adapter, []))[1].extend(indices)
     return [
-        AdapterRows(adapter, None if len(indices) == num_rows else torch.tensor(indices)) for adapter, indices in rows.values()
+        AdapterRows(adapter, None if len(indices) == num_rows else torch.tensor(indices))
+        for adapter, indices in rows.values()
     ]

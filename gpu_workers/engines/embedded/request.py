@@ -98,7 +98,11 @@ class Request:
 
     def tokens(self, start: int = 0, stop: int | None = None) -> Tokens:
         """Input and output ids as one array, or a part of it."""
-        whole = np.concatenate([self.input_ids, np.asarray(self.output_ids, np.int32)]) if self.output_ids else self.input_ids
+        whole = (
+            np.concatenate([self.input_ids, np.asarray(self.output_ids, np.int32)])
+            if self.output_ids
+            else self.input_ids
+        )
         return whole[start:stop]
 
     def token_at(self, position: int) -> int:

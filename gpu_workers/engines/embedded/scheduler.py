@@ -95,7 +95,11 @@ class Scheduler:
     def _sample(self, plan: StepPlan, hidden: torch.Tensor, ready: list[Request]) -> None:
         """Draw a token for every decode row and every prompt that is complete, computing equal logits once."""
         num_decode = len(self.running)
-        states, rows, requests = [hidden[: num_decode + len(plan.finished)]], list(range(num_decode)), list(self.running)
+        states, rows, requests = (
+            [hidden[: num_decode + len(plan.finished)]],
+            list(range(num_decode)),
+            list(self.running),
+        )
         for index, prefill in enumerate(plan.finished, start=num_decode):
             rows += [index] * len(prefill.requests)
             requests += prefill.requests

@@ -52,10 +52,14 @@ class _Reader:
 
     def get(self, name: str, *shape: int) -> torch.Tensor:
         if name not in self.owner:
-            raise EngineConfigError(f"{self.folder}: tensor {name} is missing; the folder is not the model its config says")
+            raise EngineConfigError(
+                f"{self.folder}: tensor {name} is missing; the folder is not the model its config says"
+            )
         tensor = self.owner[name].get_tensor(name)
         if tuple(tensor.shape) != shape:
-            raise EngineConfigError(f"{self.folder}: tensor {name} has shape {tuple(tensor.shape)}, config says {shape}")
+            raise EngineConfigError(
+                f"{self.folder}: tensor {name} has shape {tuple(tensor.shape)}, config says {shape}"
+            )
         return tensor.to(self.dtype)
 
 
@@ -85,7 +89,9 @@ def _load_layer(reader: _Reader, config: LlamaConfig, index: int) -> LayerWeight
     return LayerWeights(
         input_norm=reader.get(f"{prefix}.input_layernorm.weight", hidden).clone(),
         qkv=linear(
-            ("self_attn.q_proj", q_size, hidden), ("self_attn.k_proj", kv_size, hidden), ("self_attn.v_proj", kv_size, hidden)
+            ("self_attn.q_proj", q_size, hidden),
+            ("self_attn.k_proj", kv_size, hidden),
+            ("self_attn.v_proj", kv_size, hidden),
         ),
         output=linear(("self_attn.o_proj", hidden, q_size)),
         post_norm=reader.get(f"{prefix}.post_attention_layernorm.weight", hidden).clone(),
