@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
-from celery.signals import worker_shutting_down
+from celery.signals import worker_ready, worker_shutting_down
 
 from gpu_workers import launching
 from gpu_workers.celery import app
@@ -29,6 +29,7 @@ from gpu_workers.contracts.seams import Verifier, WorkerError
 from gpu_workers.contracts.store import StoreError
 from gpu_workers.contracts.tasks import TaskBundle
 from gpu_workers.engines.sglang import SGLangEngine
+from gpu_workers.monitoring import EngineMonitor
 from gpu_workers.reporting import CeleryReporter, new_report
 from gpu_workers.rollout.group import GroupServices, run_group
 from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
@@ -129,6 +130,13 @@ def train_run(payload: dict[str, Any]) -> None:
             "trainer_failed", failed, report_id=report_id, run_id=job.run_id, run_attempt=job.attempt, token=job.token
         )
     )
+
+
+@worker_ready.connect
+def _watch_engines(**_: Any) -> None:
+    """The worker of the fleet queue also measures the fleet."""
+    if queues.FLEET in app.amqp.queues.consume_from and settings().engine_urls:
+        EngineMonitor(settings().engine_urls, reporter()).start()
 
 
 @worker_shutting_down.connect

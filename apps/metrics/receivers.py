@@ -8,7 +8,7 @@ from django.utils import timezone
 from apps.metrics.broadcast import announce
 from apps.metrics.measurements import measure_step
 from apps.metrics.services import store_points
-from apps.runs.models import FleetInstall, Group, InstallState, Run, RunEvent
+from apps.runs.models import FleetInstall, Group, InstallState, Run, RunEvent, RunState
 from apps.runs.signals import group_stored, install_finished, run_changed, run_event, step_stored, worker_sampled
 from gpu_workers.contracts.messages import StepReport, WorkerSample
 
@@ -59,11 +59,11 @@ def store_install(install: FleetInstall, **_: Any) -> None:
 
 @receiver(worker_sampled, dispatch_uid="metrics.sample")
 def store_sample(run: Run | None, sample: WorkerSample, **_: Any) -> None:
-    if run is None:
-        return
+    """A sample of the fleet belongs to every run that uses it now."""
     values: dict[str, float | None] = {f"{sample.source}/{name}": value for name, value in sample.metrics.items()}
-    store_points(run, run.step, values, measured=False, at=timezone.now())
-    announce(run)
+    for user in [run] if run else Run.objects.filter(state=RunState.RUNNING):
+        store_points(user, user.step, values, measured=False, at=timezone.now())
+        announce(user)
 
 
 @receiver(run_changed, dispatch_uid="metrics.changed")

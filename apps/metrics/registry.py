@@ -95,8 +95,16 @@ _FLEET = (
     _measured("fleet/install_seconds", "Install", "s", "From message to confirmed by every engine.", Axis.VERSION),
 )
 
+_ENGINE = (
+    Metric("engine/tokens_per_second", "Engines: throughput", "tokens per second", "Sampled by the whole fleet."),
+    Metric("engine/busy_share", "Engines: busy", "share of a core", "CPU seconds per second, mean over engines."),
+    Metric("engine/running_requests", "Engines: running requests", "requests", "In the decode batches."),
+    Metric("engine/queued_requests", "Engines: queued requests", "requests", "Waiting for a place."),
+    Metric("engine/cache_hit_share", "Engines: prefix cache", "share", "Prompt tokens found cached, since the start."),
+)
+
 METRICS: dict[str, Metric] = {
-    metric.name: metric for metric in (*_LEARNING, *_MISMATCH, *_TRAINER, *_ROLLOUT, *_GROUP, *_FLEET)
+    metric.name: metric for metric in (*_LEARNING, *_MISMATCH, *_TRAINER, *_ROLLOUT, *_GROUP, *_FLEET, *_ENGINE)
 }
 
 

@@ -2,13 +2,15 @@
 
 import time
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from gpu_workers.engines.embedded.request import Request
 
 _LATENCY_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600)
-_TOKEN_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1,
-                  1.5, 2, 3, 4, 6, 8, 12, 20, 30, 60)  # fmt: skip
+_TOKEN_BUCKETS = (
+    *(0.002, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8),
+    *(1, 1.5, 2, 3, 4, 6, 8, 12, 20, 30, 60),
+)
 _THROUGHPUT_WINDOW_SECONDS = 1.0
 
 
@@ -17,6 +19,7 @@ class EngineMetrics:
 
     def __init__(self, model_name: str) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)  # CPU seconds and memory of this process
         self.labels = {"model_name": model_name}
         self.e2e = self._histogram("e2e_request_latency_seconds", "Request latency", _LATENCY_BUCKETS)
         self.ttft = self._histogram("time_to_first_token_seconds", "Time to the first token", _LATENCY_BUCKETS)
