@@ -26,7 +26,7 @@ class _Reading:
 
 
 class EngineMonitor(threading.Thread):
-    """Reads /metrics of every engine each period; reports kind "sample" with source "engine" while tokens are sampled."""
+    """Reads every engine each period; reports kind "sample" with source "engine" while tokens are sampled."""
 
     def __init__(self, urls: Sequence[str], reporter: Reporter, period_seconds: float = PERIOD_SECONDS) -> None:
         super().__init__(name="engine-monitor", daemon=True)
