@@ -13,7 +13,7 @@ def test_names_units_and_definitions_are_complete():
         assert name == metric.name
         assert metric.title
         assert metric.definition.endswith(".")
-        assert metric.source is (Source.REPORTED if name.startswith("train/") else Source.MEASURED)
+        assert metric.source is (Source.REPORTED if name.startswith(("train/", "engine/")) else Source.MEASURED)
 
 
 def test_the_trainers_own_names_are_known():
