@@ -1,8 +1,9 @@
 """Claim: the embedded engine samples at least 2.5× as many tokens per CPU-second as Hugging Face `generate`.
 
-The same work on both sides, interleaved in one run: SmolLM2-135M-Instruct in its own precision, one thread, 8 prompts of
-~145 tokens × 8 samples × 64 new tokens, temperature 1, no truncation, ends ignored. The engine is its own process behind
-HTTP and its CPU time includes the client's; `generate` gets all 64 sequences in one padded batch, its fastest size.
+The same work on both sides, interleaved in one run: SmolLM2-135M-Instruct in its own precision, one thread, 8 prompts
+of ~145 tokens × 8 samples × 64 new tokens, temperature 1, no truncation, ends ignored. The engine is its own process
+behind HTTP and its CPU time includes the client's; `generate` gets all 64 sequences in one padded batch, its fastest
+size.
 Also compared: the log-probs the engine reported against transformers' own on the same tokens.
 Prints one JSON object. Run: `python benchmarks/engine_vs_transformers.py [--home HOME] [--repeats N]`.
 """
@@ -43,7 +44,7 @@ def make_prompts(tokenizer: Any) -> list[list[int]]:
     prompts = []
     for index, topic in enumerate(TOPICS[:NUM_PROMPTS]):
         functions = "\n".join(
-            f"def get_{topic.replace(' ', '_')}_{kind}(place: str, day: int = {index + 1}) -> dict: finds {topic} by {kind}"
+            f"def get_{topic.replace(' ', '_')}_{kind}(place: str, day: int = {index}) -> dict: finds {topic} by {kind}"
             for kind in ("name", "region", "date")
         )
         text = f"Answer with one call.\n{functions}\nWhich {topic} are the best for {index + 3} people in town {index}?"
@@ -109,7 +110,13 @@ def run_transformers(model: Any, tokenizer: Any, prompts: list[list[int]]) -> fl
     batch = tokenizer.pad(rows, padding_side="left", return_tensors="pt")
     started = time.process_time()
     output = model.generate(
-        **batch, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=True, temperature=1.0, top_k=0, top_p=1.0
+        **batch,
+        max_new_tokens=NEW_TOKENS,
+        min_new_tokens=NEW_TOKENS,
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
     )
     assert output.shape[1] == batch["input_ids"].shape[1] + NEW_TOKENS
     return time.process_time() - started
@@ -128,7 +135,7 @@ def mismatch(model: Any, answers: list[tuple[list[int], GenerateResult]]) -> dic
 
 
 def endless_copy(folder: Path, target: Path) -> Path:
-    """The model without an end token, so that both sides generate exactly NEW_TOKENS; weights are linked, not copied."""
+    """The model without an end token, so that both sides generate exactly NEW_TOKENS; weights are linked."""
     target.mkdir()
     for file in folder.iterdir():
         (target / file.name).symlink_to(file)

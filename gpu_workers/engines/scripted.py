@@ -28,7 +28,7 @@ class _Open:
 
 
 class ScriptedEngine:
-    """RolloutEngine in memory. `token_seconds` is the time a token takes; without a `reply` tokens are pseudo-random."""
+    """RolloutEngine in memory. A token takes `token_seconds`; without a `reply` tokens are pseudo-random."""
 
     def __init__(
         self,

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -86,7 +85,7 @@ def building(target: Path) -> Iterator[Path]:
         if target.exists() and not is_complete(target):
             shutil.rmtree(target)
         try:
-            os.replace(temporary, target)
+            temporary.replace(target)
         except OSError:
             if not is_complete(target):
                 raise

@@ -53,5 +53,5 @@ def convert(source: Path, folder: Path) -> None:
         )
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-    model.to(torch.bfloat16).save_pretrained(folder)
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

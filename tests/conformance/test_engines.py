@@ -1,6 +1,7 @@
 """One suite for every RolloutEngine: the scripted fake, and SGLang's client against the embedded engine."""
 
 import asyncio
+import itertools
 import math
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -48,7 +49,9 @@ async def engine(request: pytest.FixtureRequest) -> AsyncIterator[RolloutEngine]
     await made.close()
 
 
-def ask(max_new_tokens: int = 8, *, rid: str = "", adapter: str = "", stop_ids: tuple[int, ...] = (), **kw) -> GenerateRequest:
+def ask(
+    max_new_tokens: int = 8, *, rid: str = "", adapter: str = "", stop_ids: tuple[int, ...] = (), **kw
+) -> GenerateRequest:
     sampling = Sampling(max_new_tokens=max_new_tokens, **kw)
     return GenerateRequest(PROMPT, sampling, adapter=adapter, request_id=rid, stop_token_ids=stop_ids)
 
@@ -103,7 +106,7 @@ async def test_a_stream_is_cumulative(engine: RolloutEngine) -> None:
     results = [result async for result in engine.stream(ask(10, seed=3))]
     assert results[-1].output_ids == whole
     assert results[-1].finish_reason in ("length", "stop")
-    for earlier, later in zip(results, results[1:], strict=False):
+    for earlier, later in itertools.pairwise(results):
         assert later.output_ids[: len(earlier.output_ids)] == earlier.output_ids
 
 
@@ -221,7 +224,9 @@ async def test_unload_waits_for_running_requests(engine: RolloutEngine, tmp_path
         (GenerateRequest(PROMPT, Sampling(top_p=0.0)), "top_p"),
     ],
 )
-async def test_a_bad_request_is_refused_for_good(engine: RolloutEngine, request_: GenerateRequest, message: str) -> None:
+async def test_a_bad_request_is_refused_for_good(
+    engine: RolloutEngine, request_: GenerateRequest, message: str
+) -> None:
     with pytest.raises(WorkerError, match=message) as refused:
         await engine.generate(request_)
     assert refused.value.boundary is Boundary.ENGINE

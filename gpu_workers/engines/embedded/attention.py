@@ -1,7 +1,7 @@
 """Attention of a batch over shared runs, branches and new tokens: computed apart, merged by log-sum-exp.
 
-Each part gives its own softmax average and the log of its normaliser, so merging is exact (flash-decoding, Dao et al. 2023).
-The query heads of one key/value head are folded into the query length: no repeated keys.
+Each part gives its own softmax average and the log of its normaliser, so merging is exact (flash-decoding, Dao et al.
+2023). The query heads of one key/value head are folded into the query length: no repeated keys.
 """
 
 import torch

@@ -13,8 +13,8 @@ from gpu_workers.engines.embedded.prefix_tree import Run
 class Level:
     """Rows whose path has a run at this depth, ordered so that each run serves a contiguous range.
 
-    rows [n] are batch rows; None when the order is the batch's own and complete. positions [N] finds a batch row's place
-    in that order (0 where it has none, then it is in `absent`).
+    rows [n] are batch rows; None when the order is the batch's own and complete. positions [N] finds a batch row's
+    place in that order (0 where it has none, then it is in `absent`).
     """
 
     rows: torch.Tensor | None
@@ -25,7 +25,7 @@ class Level:
 
 @dataclass(frozen=True)
 class PrefillSpan:
-    """Rows [start, stop) are consecutive new tokens of one request; their keys and values go to kv [L, 2, KVH, n, D]."""
+    """Rows [start, stop) are consecutive new tokens of one request; keys and values go to kv [L, 2, KVH, n, D]."""
 
     start: int
     stop: int

@@ -1,4 +1,4 @@
-"""Keys and values of the newest tokens of each running request, side by side so that one kernel call serves all rows."""
+"""Keys and values of the newest tokens of each running request, side by side so that one call serves all rows."""
 
 import torch
 
@@ -9,7 +9,10 @@ BRANCH_TOKENS = 64
 
 
 class BranchPool:
-    """Row i of the decode batch owns slot i; slots in use are always 0..n-1. Storage is [L, 2, slots, KVH, BRANCH_TOKENS, D]."""
+    """Row i of the decode batch owns slot i; slots in use are always 0..n-1.
+
+    Storage is [L, 2, slots, KVH, BRANCH_TOKENS, D].
+    """
 
     def __init__(self, config: LlamaConfig, num_slots: int, dtype: torch.dtype) -> None:
         self.storage = torch.zeros(

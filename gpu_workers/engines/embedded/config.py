@@ -40,7 +40,8 @@ def read_config(folder: Path) -> LlamaConfig:
     raw = _json(folder / "config.json")
     if raw.get("model_type") != "llama":
         raise EngineConfigError(
-            f"{folder}: model_type is {raw.get('model_type')!r}; the embedded engine runs Llama-family models only, use SGLang"
+            f"{folder}: model_type is {raw.get('model_type')!r}; the embedded engine runs Llama-family models only, "
+            f"use SGLang"
         )
     _refuse_unsupported(folder, raw)
     rope = raw.get("rope_parameters") or {}

@@ -131,7 +131,7 @@ class Engine:
         """Forget all cached prefixes. Raises EngineBusyError while requests hold keys and values."""
         if self.scheduler.running:
             raise EngineBusyError(
-                f"cannot flush the cache: {self.num_running} requests are running; pause with mode abort or retract first"
+                f"cannot flush the cache: {self.num_running} requests are running; pause with abort or retract first"
             )
         for request in self.scheduler.waiting:
             self.scheduler.memory.release(request)

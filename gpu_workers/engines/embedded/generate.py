@@ -58,18 +58,22 @@ async def generate(http: HttpRequest) -> Response:
         request.changed = _resolver(loop, future)
     _submit(engine, requests)
     watcher = asyncio.ensure_future(_disconnected(http))
-    everything = asyncio.gather(*done)
+    everything = asyncio.ensure_future(_all(done))
     try:
-        await asyncio.wait({everything, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([everything, watcher], return_when=asyncio.FIRST_COMPLETED)
     finally:
         watcher.cancel()
         if not everything.done():
             everything.cancel()
             _abort(engine, requests)
-    if everything.cancelled():
+    if not everything.done():
         return Response(status_code=499)
     answers = [answer(engine, request) for request in requests]
     return Json(answers if is_list else answers[0])
+
+
+async def _all(done: list[asyncio.Future[None]]) -> None:
+    await asyncio.gather(*done)
 
 
 def _resolver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> Any:

@@ -43,7 +43,8 @@ def build_engine(options: argparse.Namespace) -> Engine:
     if limits.cache_tokens < MIN_CACHE_TOKENS:
         raise EngineConfigError(
             f"--max-total-tokens {total} leaves {limits.cache_tokens} tokens beside {options.max_running} rows of "
-            f"{BRANCH_TOKENS}; give at least {options.max_running * BRANCH_TOKENS + MIN_CACHE_TOKENS}, or lower --max-running"
+            f"{BRANCH_TOKENS}; give at least {options.max_running * BRANCH_TOKENS + MIN_CACHE_TOKENS}, "
+            f"or lower --max-running"
         )
     text = Text(options.model, model.config.eos_ids)
     return Engine(model, text, limits, options.served_model_name)

@@ -13,9 +13,12 @@ from gpu_workers.engines.embedded.request import Request, RequestError, Sampling
 
 # Accepted only at the value that changes nothing: this engine does not implement them.
 _NEUTRAL = {
-    "frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "json_schema": None, "regex": None, "ebnf": None,
-    "structural_tag": None, "logit_bias": None, "custom_params": None, "stop_regex": None, "min_tokens": 0,
-}  # fmt: skip
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "min_tokens": 0,
+    **dict.fromkeys(("json_schema", "regex", "ebnf", "structural_tag", "logit_bias", "custom_params", "stop_regex")),
+}
 _IGNORED = frozenset({"spaces_between_special_tokens", "stream_interval"})
 
 
@@ -47,7 +50,7 @@ class GenerateBody(msgspec.Struct, kw_only=True):
     logprob_start_len: int | list[int] = -1
     top_logprobs_num: int | list[int] = 0
     rid: str | list[str] | None = None
-    lora_path: str | None | list[str | None] = None
+    lora_path: str | list[str | None] | None = None
     stream: bool = False
 
 

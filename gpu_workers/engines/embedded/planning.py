@@ -13,7 +13,7 @@ from gpu_workers.engines.embedded.request import Request
 
 @dataclass(frozen=True)
 class StepPlan:
-    """`wanted` hidden states come back in this order: decode rows, ends of finished prefills, rows for input log-probs."""
+    """Hidden states come back in this order: decode rows, ends of finished prefills, rows for input log-probs."""
 
     batch: Batch
     finished: list[Prefill]

@@ -38,7 +38,7 @@ class Run:
         self.end_hidden: torch.Tensor | None = None
         self.num_locks = 0
         self.last_used = 0
-        self.stop = (parent.stop if parent else 0) + len(tokens)
+        self.stop: int = (parent.stop if parent else 0) + len(tokens)
         self.set_content(tokens, kv)
 
     def set_content(self, tokens: Tokens, kv: torch.Tensor | None) -> None:
@@ -70,7 +70,7 @@ class PrefixTree:
         return self.roots.setdefault(namespace, Run(None, np.empty(0, np.int32), None))
 
     def match(self, namespace: Namespace, tokens: Tokens, limit: int) -> Run:
-        """The run whose path spells the longest cached prefix of `tokens`, at most `limit` tokens (splits a run if needed)."""
+        """The run whose path spells the longest cached prefix of `tokens`, at most `limit`; splits a run if needed."""
         run, position, now = self.root(namespace), 0, next(self._clock)
         while position < limit:
             child = run.children.get(int(tokens[position]))
@@ -85,7 +85,7 @@ class PrefixTree:
         return run
 
     def insert(self, run: Run, tokens: Tokens, kv: torch.Tensor) -> Run:
-        """Append `tokens` with their kv below `run`; what is already there is kept. Returns the run that ends with them."""
+        """Append `tokens` with their kv below `run`, keeping what is there. Returns the run that ends with them."""
         now = next(self._clock)
         while len(tokens):
             child = run.children.get(int(tokens[0]))

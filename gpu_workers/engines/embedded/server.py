@@ -118,8 +118,12 @@ async def health_generate(http: HttpRequest) -> Response:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
+    def resolve() -> None:
+        if not done.done():
+            done.set_result(None)
+
     def changed(_: Request) -> None:
-        loop.call_soon_threadsafe(lambda: done.done() or done.set_result(None))
+        loop.call_soon_threadsafe(resolve)
 
     params = SamplingParams(max_new_tokens=1, temperature=0.0)
     request = Request(np.zeros(1, np.int32), params, rid=f"HEALTH_CHECK_{time.time()}", changed=changed)

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from gpu_workers.engines.embedded.config import EngineConfigError
 from gpu_workers.engines.embedded.request import Request
 
-# A stop string is looked for in the last tokens only: it cannot be longer than this many tokens per character, plus slack.
+# A stop string is looked for in the last tokens only: as many as it has bytes, and some more.
 _STOP_SLACK_TOKENS = 4
 
 

@@ -14,7 +14,13 @@ WAIT_SECONDS = 60
 
 
 def submit(
-    engine: Engine, ids: Sequence[int], *, adapter: Adapter | None = None, logprob_start: int = -1, rid: str = "r", **params: Any
+    engine: Engine,
+    ids: Sequence[int],
+    *,
+    adapter: Adapter | None = None,
+    logprob_start: int = -1,
+    rid: str = "r",
+    **params: Any,
 ) -> Future[Request]:
     done: Future[Request] = Future()
 
@@ -38,9 +44,7 @@ def ask(engine: Engine, ids: Sequence[int], **options: Any) -> Request:
 
 def ask_all(engine: Engine, prompts: Sequence[Sequence[int]], **options: Any) -> list[Request]:
     """All submitted before the engine looks: they are admitted together."""
-    gate: Future[list[Future[Request]]] = engine.call(
-        lambda: [submit(engine, ids, **options) for ids in prompts]
-    )
+    gate: Future[list[Future[Request]]] = engine.call(lambda: [submit(engine, ids, **options) for ids in prompts])
     return [future.result(WAIT_SECONDS) for future in gate.result(WAIT_SECONDS)]
 
 

@@ -17,9 +17,14 @@ from gpu_workers.models.folder import write_json
 
 torch.set_num_threads(1)
 MODULES = {
-    "self_attn.q_proj": (128, 128), "self_attn.k_proj": (64, 128), "self_attn.v_proj": (64, 128), "self_attn.o_proj": (128, 128),
-    "mlp.gate_proj": (384, 128), "mlp.up_proj": (384, 128), "mlp.down_proj": (128, 384),
-}  # fmt: skip
+    "self_attn.q_proj": (128, 128),
+    "self_attn.k_proj": (64, 128),
+    "self_attn.v_proj": (64, 128),
+    "self_attn.o_proj": (128, 128),
+    "mlp.gate_proj": (384, 128),
+    "mlp.up_proj": (384, 128),
+    "mlp.down_proj": (128, 384),
+}
 
 
 def make_engine(model: Path, *options: str) -> Engine:
@@ -48,7 +53,9 @@ def serving(model: Path, *options: str) -> Iterator[tuple[str, Engine]]:
         listener.close()
 
 
-def make_adapter(folder: Path, *, seed: int = 0, rank: int = 4, alpha: float = 8.0, std: float = 0.2, num_layers: int = 2) -> Path:
+def make_adapter(
+    folder: Path, *, seed: int = 0, rank: int = 4, alpha: float = 8.0, std: float = 0.2, num_layers: int = 2
+) -> Path:
     """A PEFT folder with random matrices on every linear layer of the tiny model."""
     folder.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(seed)
@@ -60,8 +67,13 @@ def make_adapter(folder: Path, *, seed: int = 0, rank: int = 4, alpha: float = 8
             tensors[f"{key}.lora_B.weight"] = torch.randn(out_size, rank, generator=generator) * std
     save_file(tensors, folder / "adapter_model.safetensors")
     config = {
-        "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": alpha, "lora_dropout": 0.0, "bias": "none",
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": rank,
+        "lora_alpha": alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
         "target_modules": [name.rpartition(".")[2] for name in MODULES],
-    }  # fmt: skip
+    }
     write_json(folder / "adapter_config.json", config)
     return folder

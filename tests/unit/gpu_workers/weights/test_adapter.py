@@ -43,7 +43,9 @@ class Infinite(ScriptedEngine):
             yield replace(result, logprobs=[float("nan")] * len(result.logprobs)) if request.adapter else result
 
 
-async def test_a_restarted_engine_gets_its_adapters_again(store: ObjectStore, item: AdapterInstall, tmp_path: Path) -> None:
+async def test_a_restarted_engine_gets_its_adapters_again(
+    store: ObjectStore, item: AdapterInstall, tmp_path: Path
+) -> None:
     steady, restarted = ScriptedEngine(), ScriptedEngine()
     transfer = AdapterTransfer([("a", steady), ("b", restarted)], store, tmp_path)
     await transfer.install([item], [])

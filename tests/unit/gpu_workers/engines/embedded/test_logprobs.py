@@ -97,7 +97,8 @@ def test_adapters_side_by_side(start: Start, reference: LlamaForCausalLM, tmp_pa
     folders = [make_adapter(tmp_path / str(seed), seed=seed, rank=rank) for seed, rank in ((1, 4), (2, 8))]
     adapters = [engine.read_adapter(str(i), str(folder)) for i, folder in enumerate(folders)]
     models = [
-        PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_model), str(folder)).eval() for folder in folders
+        PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_model), str(folder)).eval()
+        for folder in folders
     ]
     ids = prompt(20)
     gate = engine.call(

@@ -28,7 +28,9 @@ def content(run: Run) -> list[int]:
     return [int(token) for part in run.path() for token in part.kv[0, 0, 0, :, 0]]
 
 
-@pytest.mark.parametrize(("a", "b", "length"), [((), (1,), 0), ((1, 2), (1, 2), 2), ((1, 2, 3), (1, 2, 4, 5), 2), ((1,), (2,), 0)])
+@pytest.mark.parametrize(
+    ("a", "b", "length"), [((), (1,), 0), ((1, 2), (1, 2), 2), ((1, 2, 3), (1, 2, 4, 5), 2), ((1,), (2,), 0)]
+)
 def test_common_prefix(a: tuple[int, ...], b: tuple[int, ...], length: int) -> None:
     assert common_prefix(ids(*a), ids(*b)) == length
 

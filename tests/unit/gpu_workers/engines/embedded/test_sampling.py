@@ -16,7 +16,9 @@ def draw(uniform: float, logits: torch.Tensor = LOGITS, **options: float) -> tup
     return sampled.ids[0], sampled.logprobs[0]
 
 
-@pytest.mark.parametrize(("uniform", "token"), [(0.0, 0), (0.49, 0), (0.51, 1), (0.79, 1), (0.81, 2), (0.96, 3), (0.999999, 3)])
+@pytest.mark.parametrize(
+    ("uniform", "token"), [(0.0, 0), (0.49, 0), (0.51, 1), (0.79, 1), (0.81, 2), (0.96, 3), (0.999999, 3)]
+)
 def test_uniform_falls_into_the_cumulative_distribution(uniform: float, token: int) -> None:
     assert draw(uniform) == (token, pytest.approx(math.log(PROBABILITIES[token]), abs=1e-6))
 
@@ -74,4 +76,6 @@ def test_never_a_token_of_no_weight() -> None:
 
 
 def test_logprobs_of_given_tokens() -> None:
-    assert token_logprobs(LOGITS.expand(2, -1), torch.tensor([1, 3])) == pytest.approx([math.log(0.3), math.log(0.05)], abs=1e-6)
+    assert token_logprobs(LOGITS.expand(2, -1), torch.tensor([1, 3])) == pytest.approx(
+        [math.log(0.3), math.log(0.05)], abs=1e-6
+    )

@@ -78,7 +78,9 @@ async def test_without_return_logprob_there_are_none(http: httpx.AsyncClient) ->
 
 
 async def test_a_list_is_answered_in_order(http: httpx.AsyncClient, tmp_path: Path) -> None:
-    assert (await http.post("/load_lora_adapter", json={"lora_name": "l", "lora_path": str(make_adapter(tmp_path))})).is_success
+    assert (
+        await http.post("/load_lora_adapter", json={"lora_name": "l", "lora_path": str(make_adapter(tmp_path))})
+    ).is_success
     prompts = [[1, 5], [1, 6, 7], [1, 5]]
     greedy = {"max_new_tokens": 4, "temperature": 0}
     answers = (await http.post("/generate", json={
@@ -96,7 +98,9 @@ async def test_n_samples_share_one_prompt(http: httpx.AsyncClient) -> None:
 
 
 async def test_text_in_and_text_out(http: httpx.AsyncClient) -> None:
-    response = await http.post("/generate", json={"text": "<|im_start|>user\nhi", "sampling_params": {"max_new_tokens": 3}})
+    response = await http.post(
+        "/generate", json={"text": "<|im_start|>user\nhi", "sampling_params": {"max_new_tokens": 3}}
+    )
     assert response.json()["meta_info"]["prompt_tokens"] == 8  # one special token, seven characters
 
 
@@ -202,10 +206,14 @@ async def test_flush_while_running_is_400(http: httpx.AsyncClient) -> None:
     assert (await http.post("/flush_cache")).status_code == 200
 
 
-async def test_in_place_without_flush_spans_two_versions(http: httpx.AsyncClient, other_weights: Path, endless_model: Path) -> None:
+async def test_in_place_without_flush_spans_two_versions(
+    http: httpx.AsyncClient, other_weights: Path, endless_model: Path
+) -> None:
     task = await begun(http, num=300)
     await http.post("/pause_generation", json={"mode": "in_place"})
-    refused = await http.post("/update_weights_from_disk", json={"model_path": str(other_weights), "weight_version": "v1"})
+    refused = await http.post(
+        "/update_weights_from_disk", json={"model_path": str(other_weights), "weight_version": "v1"}
+    )
     assert refused.status_code == 400
     assert "retract" in refused.json()["message"]
     update = {"model_path": str(other_weights), "weight_version": "v1", "flush_cache": False}
