@@ -65,7 +65,7 @@ install_run() {
     if [ "$(cat "$venv/installed-run" 2>/dev/null)" != "$want" ]; then
         say "Installing pinned packages (about 3 minutes and 2.2 GB the first time) …"
         say "  1/3 torch"
-        # On PyPI, torch for Linux brings CUDA along: TORCH_INDEX=https://download.pytorch.org/whl/cpu avoids that.
+        # On PyPI, torch for Linux brings CUDA along: TORCH_INDEX, the address of PyTorch's CPU wheels, avoids that.
         pip_install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' requirements.txt)"
         say "  2/3 requirements.txt"
         pip_install -r requirements.txt
