@@ -182,7 +182,7 @@ def load_env(values: Mapping[str, str] | None = None, *, root: Path = ROOT) -> E
         engine_model=_engine_model(read),
         gateway_port=gateway_port,
         worker_secret=_secret(read, "RATCHET_WORKER_SECRET", mode, home, least=32),
-        rollout_concurrency=read.number("ROLLOUT_CONCURRENCY", 8, 1, 512),
+        rollout_concurrency=read.number("ROLLOUT_CONCURRENCY", 48, 1, 512),
         torch_threads=read.number("TORCH_THREADS", 1, 1, 256),
         trainer_ranks=read.number("RATCHET_TRAINER_RANKS", 1, 1, 1024),
     )
