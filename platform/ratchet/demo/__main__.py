@@ -10,6 +10,7 @@ import django
 
 from ratchet.demo import plan
 from ratchet.demo.api import Api, DemoError, Resource
+from ratchet.demo.steps import Demo
 from ratchet.env import load_env
 
 
@@ -30,9 +31,9 @@ def main() -> int:
 
 @dataclass
 class _Results:
-    """Rows of the closing table: label, evaluation arm's numbers."""
+    """What the closing table shows: (project, arm of its gate), and the gates."""
 
-    rows: list[tuple[str, str, Resource]]
+    rows: list[tuple[str, Resource]]
     gates: list[Resource]
 
 
@@ -40,7 +41,6 @@ def _demo(only: str | None) -> None:
     from django.core.management import call_command
 
     from ratchet.demo.people import day_token, ensure_people
-    from ratchet.demo.steps import Demo
 
     env = load_env()
     projects = {plan.TOOL_PROJECT: "Tool use", plan.CALL_PROJECT: "Function calling"}
@@ -69,13 +69,13 @@ def _welcome(url: str, logins: dict[str, str]) -> None:
     print(flush=True)
 
 
-def _train_and_judge(demo: "Demo", only: str | None, results: _Results) -> None:  # type: ignore[name-defined]  # noqa: F821
-    tool_gate = sft = None
+def _train_and_judge(demo: Demo, only: str | None, results: _Results) -> None:
+    tool_gate = sft = ""
     if only != "calls":
         print("Run A: asynchronous RL with tools in sandboxes", flush=True)
         demo.channel(plan.TOOL_PROJECT, "prompted")
         run = demo.wait_run(demo.submit(plan.TOOL_PROJECT, plan.TOOL_RL, "tool-rl"))
-        tool_gate = demo.open_gate(plan.TOOL_PROJECT, "toolbox", run["result"], run["id"], samples=1)
+        tool_gate = demo.open_gate(plan.TOOL_PROJECT, "toolbox", run["result"], run["id"], [])
     if only != "tools":
         print("Run B: the supervised baseline trains while the gate is evaluated", flush=True)
         sft = demo.submit(plan.CALL_PROJECT, plan.CALL_SFT, "call-sft")
@@ -85,36 +85,31 @@ def _train_and_judge(demo: "Demo", only: str | None, results: _Results) -> None:
         _function_calling(demo, sft, results)
 
 
-def _function_calling(demo: "Demo", sft: str, results: _Results) -> None:  # type: ignore[name-defined]  # noqa: F821
-    sampling = {"max_new_tokens": 56, "temperature": 0.0, "seed": 1}
-    baseline = demo.start_baseline(plan.CALL_PROJECT, "bfcl", ["prompted"], "prompted", sampling)
+def _function_calling(demo: Demo, sft: str, results: _Results) -> None:
     supervised = demo.wait_run(sft)["result"]
     demo.channel(plan.CALL_PROJECT, supervised)
-    print("Run B: RL from the supervised policy, which is in production", flush=True)
-    rl = demo.wait_run(demo.submit(plan.CALL_PROJECT, {**plan.CALL_RL, "policy": supervised}, "call-rl"))
-    gate_id = demo.open_gate(plan.CALL_PROJECT, "bfcl", rl["result"], rl["id"], samples=1)
-    print("Run B: the supervised policy trains on, at equal compute, while the gate is evaluated", flush=True)
-    more = demo.wait_run(demo.submit(plan.CALL_PROJECT, {**plan.CALL_SFT_MORE, "policy": supervised}, "call-sft-more"))
-    equal = demo.start_baseline(plan.CALL_PROJECT, "bfcl", [more["result"]], "equal", sampling)
-    for label, evaluation_id in (("prompt only, 3 examples", baseline), ("supervised, equal compute", equal)):
-        arm = demo.wait_evaluation(evaluation_id)["arms"][0]
-        results.rows.append((plan.CALL_PROJECT, label, arm))
-    _judged(demo, gate_id, results)
+    print("Run B: RL from the supervised policy, which is in production;", flush=True)
+    print("       beside it the supervised policy trains on, for the comparison at equal compute", flush=True)
+    rl_id = demo.submit(plan.CALL_PROJECT, {**plan.CALL_RL, "policy": supervised}, "call-rl")
+    more_id = demo.submit(plan.CALL_PROJECT, {**plan.CALL_SFT_MORE, "policy": supervised}, "call-sft-more")
+    rl, more = demo.wait_run(rl_id), demo.wait_run(more_id)
+    gate = demo.open_gate(plan.CALL_PROJECT, "bfcl", rl["result"], rl["id"], ["prompted", more["result"]])
+    _judged(demo, gate, results)
 
 
-def _judged(demo: "Demo", gate_id: str, results: _Results) -> None:  # type: ignore[name-defined]  # noqa: F821
+def _judged(demo: Demo, gate_id: str, results: _Results) -> None:
     gate = demo.wait_gate(gate_id)
     results.gates.append(gate)
-    for label, arm in zip(("in production", "candidate"), gate["report"]["arms"], strict=False):
-        results.rows.append((gate["project"], f"{label}: {arm['policy']}", arm))
+    results.rows += [(gate["project"], arm) for arm in gate["report"]["arms"]]
     print(f"  decision waiting: {gate['headline']}", flush=True)
 
 
 def _table(url: str, results: _Results) -> None:
     print("\nHeld-out success, greedy, 95 % Wilson intervals")
     print(f"  {'project':18} {'policy':44} {'success':>8} {'interval':>16} {'n':>5}")
-    for project, label, arm in results.rows:
+    for project, arm in results.rows:
         low, high = arm["low"], arm["high"]
+        label = f"{arm['role']}: {arm['label']}"
         print(f"  {project:18} {label:44} {arm['success']:8.3f} [{low:.3f}, {high:.3f}] {arm['n']:>6}")
     for gate in results.gates:
         print(f"\nGate {gate['number']} of {gate['project']}: {gate['verdict'].upper()}. {gate['headline']}")

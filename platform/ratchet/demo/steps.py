@@ -61,13 +61,14 @@ class Demo:
             raise DemoError(f"run {run['number']} {run['state']}: {run['status_code']} {run['status_message']}")
         return run
 
-    def open_gate(self, project: str, suite: str, candidate: str, run_id: str, samples: int) -> str:
+    def open_gate(self, project: str, suite: str, candidate: str, run_id: str, baselines: list[str]) -> str:
+        """Incumbent, candidate and the simpler policies beside them, interleaved on the held-out split, greedy."""
         body = {
             "project": project,
             "channel": "production",
             "candidate": candidate,
             "suite": suite,
-            "samples": samples,
+            "baselines": baselines,
             "run": run_id,
         }
         gate = self.engineer.create("gates/", body, f"demo-gate-{run_id}")
@@ -83,26 +84,6 @@ class Demo:
         if gate["state"] == "failed":
             raise DemoError(f"gate {gate['number']} could not be evaluated: {gate['headline']}")
         return gate
-
-    def start_baseline(self, project: str, suite: str, policies: list[str], key: str, sampling: Resource) -> str:
-        body = {
-            "project": project, "suite": suite, "split": "heldout", "purpose": "baseline", "policies": policies,
-            "samples": 1, "sampling": sampling,
-        }  # fmt: skip
-        return str(self.engineer.create("evaluations/", body, f"demo-{key}")["id"])
-
-    def wait_evaluation(self, evaluation_id: str) -> Resource:
-        """The results of a finished evaluation."""
-        evaluation = self.engineer.wait(
-            f"evaluations/{evaluation_id}/",
-            done=lambda e: e["state"] not in ("queued", "running"),
-            say=lambda e: f"  baseline: {e['state']} {_progress(e)}",
-            limit_seconds=RUN_LIMIT_SECONDS,
-        )
-        if evaluation["state"] != "finished":
-            raise DemoError(f"evaluation {evaluation_id} {evaluation['state']}: {evaluation['status_message']}")
-        results: Resource = self.engineer.get(f"evaluations/{evaluation_id}/results/")
-        return results
 
 
 def _run_line(run: Resource) -> str:
