@@ -114,6 +114,9 @@ def _check_waiting(gate: Gate) -> None:
 
 
 def _check_evidence(gate: Gate, seen: str) -> None:
+    if not seen:
+        errors = [{"path": "evidence_digest", "message": "is missing"}]
+        raise Problem("precondition_required", 428, "Send the evidence_digest that you decide on.", errors)
     if seen != gate.evidence_digest or digest_now(gate) != gate.evidence_digest:
         raise Problem(
             "evidence_changed", 409, "The evidence is not what you saw: reload the gate, look again, then decide."
