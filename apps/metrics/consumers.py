@@ -8,7 +8,7 @@ from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 
 from apps.metrics.broadcast import group_name
-from apps.metrics.selectors import Cursor, live_state
+from apps.metrics.selectors import Cursor, live_page
 from apps.runs.selectors import find_run
 from ratchet.problems import Problem
 
@@ -21,7 +21,7 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
     """One page watching one run.
 
     The page sends {"cursor": points, "events": events, "mark": tables}; the answer, and every later push, is a
-    `live_state`. What was pushed moves the cursor; a page that reconnects sends its own and misses nothing.
+    `live_page`. What was pushed moves the cursor; a page that reconnects sends its own and misses nothing.
     """
 
     async def connect(self) -> None:
@@ -94,7 +94,7 @@ def _read(user: Any, run_id: str, cursor: Cursor, mark: str) -> dict[str, Any] |
         run = find_run(user, run_id)
     except Problem:
         return None
-    return live_state(run, cursor, known_tables=mark)
+    return live_page(run, cursor, known_tables=mark)
 
 
 def _whole(value: Any) -> int:

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from apps.metrics import measurements
 from apps.metrics.models import Point
+from apps.metrics.presentation import view_of
 from apps.metrics.registry import describe
 from apps.metrics.workers import engines_and_workers
 from apps.runs.models import Run, RunEvent
@@ -61,6 +62,13 @@ def live_state(run: Run, since: Cursor = Cursor(), *, known_tables: str = "") ->
         "mark": mark,
         "tables": tables,
     }
+
+
+def live_page(run: Run, since: Cursor = Cursor(), *, known_tables: str = "") -> dict[str, Any]:
+    """A `live_state` with the page's words (`view`): what the page is first drawn from, and what its socket gets."""
+    state = live_state(run, since, known_tables=known_tables)
+    tables = state["tables"] or _tables(run, state["mark"])
+    return {**state, "view": view_of(run, state, tables)}
 
 
 def series(run: Run, names: list[str] | None = None) -> list[dict[str, Any]]:

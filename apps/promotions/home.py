@@ -29,6 +29,7 @@ _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight"
 class Need:
     """One thing that this person can settle. `look`, `glyph` and `word` make its badge."""
 
+    kind: str  # decision | labels | run
     look: str
     word: str
     title: str
@@ -58,8 +59,8 @@ def needs(user: User) -> list[Need]:
 
 def headline(user_needs: list[Need], num_labels: int) -> list[str]:
     """The first line of the page."""
-    decisions = sum(need.glyph == "" and need.action in ("Decide", "Open", "Confirm") for need in user_needs)
-    stopped = sum(need.action == "See why" for need in user_needs)
+    decisions = sum(need.kind == "decision" for need in user_needs)
+    stopped = sum(need.kind == "run" for need in user_needs)
     waiting = [words for words in (_count(decisions, "decision"), _count(num_labels, "label")) if words]
     lines = []
     if waiting:
@@ -130,11 +131,13 @@ def _gate_need(gate: Gate) -> Need:
     lead: Any = gate.report.get("lead", "")
     if decision_of(gate) is not None:
         text = f"An approver wants to override the {gate.verdict} verdict and needs a second one. {gate.headline}."
-        return Need(looks, "Override asked", f"Confirm the override for {gate.candidate.slug}?", text, href, "Confirm")
+        title = f"Confirm the override for {gate.candidate.slug}?"
+        return Need("decision", looks, "Override asked", title, text, href, "Confirm")
     passed = gate.verdict == GateVerdict.PASS
     title = f"Promote {gate.candidate.slug}?" if passed else f"Decide on {gate.candidate.slug}"
     word = f"Gate {'passed' if passed else 'failed' if looks == 'fail' else 'inconclusive'}"
-    return Need(looks, word, title, f"{gate.headline}. {lead}", href, "Decide" if passed else "Open", main=passed)
+    text = f"{gate.headline}. {lead}"
+    return Need("decision", looks, word, title, text, href, "Decide" if passed else "Open", main=passed)
 
 
 def _label_need(user: User) -> list[Need]:
@@ -144,7 +147,7 @@ def _label_need(user: User) -> list[Need]:
     text = "A mix of random and suspicious episodes, blind. Your labels say how far the verifier can be believed."
     title = "Label an episode" if count == 1 else "Label episodes"
     words = f"{count} label{'' if count == 1 else 's'}"
-    return [Need("live", words, title, text, reverse("review"), "Start", glyph="person")]
+    return [Need("labels", "live", words, title, text, reverse("review"), "Start", glyph="person")]
 
 
 def _run_need(run: Run) -> Need:
@@ -152,7 +155,8 @@ def _run_need(run: Run) -> Need:
     title = f"{run.name or run} {'stopped itself' if halted else 'failed'} at step {run.step}"
     word = "Run halted" if halted else "Run failed"
     look = "halted" if halted else "fail"
-    return Need(look, word, title, run.status_message, reverse("run", args=[run.pk]), "See why", glyph=look)
+    href = reverse("run", args=[run.pk])
+    return Need("run", look, word, title, run.status_message, href, "See why", glyph=look)
 
 
 def _count(number: int, word: str) -> str:

@@ -16,7 +16,7 @@ from apps.promotions.presentation import gate_view, progress
 from apps.promotions.selectors import find_gate, gate_page, visible_gates
 from apps.reviews.selectors import num_waiting
 from apps.tasks.services import note_heldout_look
-from ratchet.pages import page, reader
+from ratchet.pages import filters, page, query_of, reader
 
 _PER_PAGE = 25
 
@@ -37,13 +37,13 @@ def home(request: HttpRequest) -> HttpResponse:
 def gates(request: HttpRequest) -> HttpResponse:
     """Every gate the reader may see, newest first; the filters are in the URL."""
     user = reader(request)
-    chosen = {name: request.GET.get(name, "") for name in ("project", "state", "verdict")}
+    chosen = filters(request, "project", "state", "verdict")
     fields = {"project": "project__slug", "state": "state", "verdict": "verdict"}
     found = visible_gates(user).filter(**{fields[name]: value for name, value in chosen.items() if value})
     paginator = Paginator(found, _PER_PAGE)
     return page(
         request, "gates.html", here="gates", page_of=paginator.get_page(request.GET.get("page")), chosen=chosen,
-        query="".join(f"{name}={value}&" for name, value in chosen.items() if value), num_gates=paginator.count,
+        query=query_of(chosen), num_gates=paginator.count,
         projects=[(project.slug, project.title) for project in visible_projects(user)],
         states=GateState.choices, verdicts=GateVerdict.choices,
     )  # fmt: skip

@@ -119,3 +119,8 @@ def run_episodes(run: Run) -> QuerySet[Episode]:
     """Episodes that a run generated to train on, in order of admission."""
     episodes = Episode.objects.filter(group__run=run)
     return episodes.select_related("group__task", "group__batch").order_by("group__number", "index")
+
+
+def verdicts_of(user: Actor, task: Task, limit: int = 50) -> list[Episode]:
+    """The newest episodes of a task that the user may read: the history of its verdicts."""
+    return list(visible_episodes(user).filter(group__task=task)[:limit])

@@ -4,6 +4,9 @@ from typing import Any
 
 from django.http import HttpRequest
 
+from apps.accounts.models import User
+from apps.promotions.selectors import decisions_waiting
+from apps.reviews.selectors import num_waiting
 from ratchet import __version__
 
 SECTIONS = (
@@ -18,5 +21,12 @@ SECTIONS = (
 
 
 def navigation(request: HttpRequest) -> dict[str, Any]:
-    """Sections of the bar and the version in the foot."""
-    return {"sections": SECTIONS, "ratchet_version": __version__}
+    """Sections of the bar, what waits for this person, and the version in the foot."""
+    return {"sections": SECTIONS, "ratchet_version": __version__, "counts": _counts(request)}
+
+
+def _counts(request: HttpRequest) -> dict[str, int]:
+    user = getattr(request, "user", None)
+    if not isinstance(user, User) or not user.is_authenticated:
+        return {}
+    return {"gates": len(decisions_waiting(user)), "review": num_waiting(user)}

@@ -1,5 +1,6 @@
 """The Jinja environment of the pages: URLs, static files and the filters that write numbers."""
 
+import json
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -52,6 +53,41 @@ def utc(moment: datetime | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     return moment.strftime(form) if moment else ""
 
 
+def signed(value: float | None, digits: int = 1) -> str | Markup:
+    """A difference with its sign, minus as a minus sign; "not measured" where there is none."""
+    if value is None:
+        return Markup('<span class="na">not measured</span>')
+    text = f"{value:+.{digits}f}"
+    return text.replace("-", "−") if float(text) else f"{0:.{digits}f}"
+
+
+def digest(value: str) -> str | Markup:
+    """A hash shortened to what people compare, whole on hover."""
+    if not value:
+        return Markup('<span class="na">none</span>')
+    return Markup('<span class="mono" title="{0}">{1}…{2}</span>').format(value, value[:4], value[-3:])
+
+
+def plural(count: int, word: str, many: str = "") -> str:
+    """`1 run`, `2 runs`."""
+    return f"{count:,} {word if count == 1 else many or word + 's'}"
+
+
+def capitalize_first(text: str) -> str:
+    """A sentence's first letter in upper case, the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
+def plural_of(items: list[Any], word: str) -> str:
+    """How many things a list has."""
+    return plural(len(items), word)
+
+
+def pretty(value: Any) -> str:
+    """JSON for people; the template escapes it."""
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+
+
 def url(name: str, *args: Any, **kwargs: Any) -> str:
     return reverse(name, args=args, kwargs=kwargs)
 
@@ -62,4 +98,5 @@ def environment(**options: Any) -> Environment:
     env = Environment(**options)  # noqa: S701 - Django passes autoescape=True
     env.globals.update(static=static, url=url, get_messages=get_messages)
     env.filters.update(share=share, number=number, duration=duration, ago=ago, utc=utc)
+    env.filters.update(signed=signed, digest=digest, plural=plural, plural_of=plural_of, capitalize_first=capitalize_first, pretty=pretty)
     return env

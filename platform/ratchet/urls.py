@@ -10,6 +10,7 @@ from ratchet.health import healthz, metrics
 
 _APPS = ("accounts", "audit", "tasks", "policies", "runs", "metrics", "evaluations", "reviews", "promotions")
 
+handler403, handler404, handler500 = "ratchet.pages.forbidden", "ratchet.pages.not_found", "ratchet.pages.broken"
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/", admin.site.urls),

@@ -58,7 +58,9 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "ratchet.pages.ProblemPageMiddleware",
 ]
+CSRF_FAILURE_VIEW = "ratchet.pages.expired_form"
 
 ROOT_URLCONF = "ratchet.urls"
 ASGI_APPLICATION = "ratchet.asgi.application"

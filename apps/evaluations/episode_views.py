@@ -1,0 +1,82 @@
+"""Pages of one group and one episode: why did it get this reward?"""
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+
+from apps.evaluations.models import EvaluationArm
+from apps.runs.models import Episode, Group
+from apps.runs.presentation import conversation, rank_of, timeline, token_rows
+from apps.runs.selectors import find_episode, find_group, is_heldout
+from apps.runs.transcripts import episode_tokens, episode_transcript
+from apps.tasks.services import note_heldout_look
+from ratchet.pages import page, reader
+from ratchet.problems import Problem
+from ratchet.tokens import token_texts
+
+
+@login_required
+def group(request: HttpRequest, pk: UUID) -> HttpResponse:
+    """One group: every episode of the same task side by side."""
+    user = reader(request)
+    found = find_group(user, pk)
+    _note_look(request, found)
+    return page(
+        request, "group.html", here="runs", group=found, run=found.run, episodes=list(found.episodes.order_by("index")),
+        arm=_arm(found),
+    )  # fmt: skip
+
+
+@login_required
+def episode(request: HttpRequest, pk: UUID) -> HttpResponse:
+    """One episode: conversation, sandbox, verdict, siblings, tokens, time. A lost file is said, not a broken page."""
+    user = reader(request)
+    found = find_episode(user, pk)
+    _note_look(request, found.group)
+    arm = _arm(found.group)
+    record, lost = None, ""
+    try:
+        record = episode_transcript(found)
+    except Problem as problem:
+        lost = problem.detail
+    tokens, num_folded, tokens_lost = _tokens(found, arm)
+    return page(
+        request, "episode.html", here="runs", episode=found, group=found.group, run=found.group.run,
+        siblings=list(found.group.episodes.order_by("index")), record=record, lost=lost,
+        turns=conversation(record, found) if record else [], tokens=tokens, num_folded=num_folded,
+        tokens_lost=tokens_lost, time=timeline(found), rank=rank_of(found), arm=arm,
+    )  # fmt: skip
+
+
+def _tokens(found: Episode, arm: EvaluationArm | None) -> tuple[list[Any], int, str]:
+    """Rows of the token view, how many prompt tokens are folded away, and why there are none."""
+    try:
+        arrays = episode_tokens(found)
+    except Problem as problem:
+        return [], 0, problem.detail
+    base = _base_model(found.group, arm)
+    texts = token_texts(base, arrays["ids"]) if base else None
+    return token_rows(arrays, texts)
+
+
+def _arm(group: Group) -> EvaluationArm | None:
+    """The arm that a group of an evaluation belongs to; None for a training group."""
+    arms = EvaluationArm.objects.filter(items__group=group)
+    return arms.select_related("evaluation", "policy__base_model", "checkpoint__run__policy__base_model").first()
+
+
+def _base_model(group: Group, arm: EvaluationArm | None) -> str:
+    """Slug of the model whose tokenizer the ids belong to; empty where it cannot be told."""
+    if group.run is not None:
+        return group.run.policy.base_model.slug
+    if arm is None:
+        return ""
+    policy = arm.policy or (arm.checkpoint.run.policy if arm.checkpoint else None)
+    return policy.base_model.slug if policy else ""
+
+
+def _note_look(request: HttpRequest, found: Group) -> None:
+    if is_heldout(found):
+        note_heldout_look(suite=found.task.suite, by=reader(request), task_keys=[found.task.key])

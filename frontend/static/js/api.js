@@ -1,0 +1,33 @@
+// Requests to the REST API as the person signed in; a refusal becomes an Error with the API's own words.
+const cookie = (name) => document.cookie.split("; ").find((pair) => pair.startsWith(`${name}=`))?.split("=")[1] ?? "";
+
+export async function send(path, body = {}, headers = {}) {
+  let response;
+  try {
+    response = await fetch(path, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", "X-CSRFToken": cookie("csrftoken"), ...headers },
+      body: JSON.stringify(body),
+    });
+  } catch {
+    throw new Error("The server cannot be reached. Nothing was changed; try again.");
+  }
+  return answer(response);
+}
+
+export async function load(path) {
+  try {
+    return await answer(await fetch(path, { headers: { Accept: "application/json" } }));
+  } catch (error) {
+    throw error instanceof TypeError ? new Error("The server cannot be reached.") : error;
+  }
+}
+
+async function answer(response) {
+  if (response.ok) return response.status === 204 ? null : response.json();
+  const problem = await response.json().catch(() => ({}));
+  const error = new Error(problem.detail ?? `The server answered ${response.status}.`);
+  error.code = problem.code ?? "";
+  error.fields = problem.errors ?? [];
+  throw error;
+}

@@ -1,0 +1,25 @@
+// Follows an evaluation under way: counts and an estimate, and a fresh page when its state has changed.
+import { load } from "./api.js";
+import { say } from "./dom.js";
+
+const box = document.querySelector("[data-progress]");
+const EVERY = 3000;
+
+const left = (seconds) => seconds === null ? "" : seconds < 90 ? `; about ${Math.ceil(seconds)} s left` : `; about ${Math.ceil(seconds / 60)} min left`;
+
+async function follow() {
+  if (!document.hidden) {
+    try {
+      const news = await load(box.dataset.progress);
+      if (news.mark !== box.dataset.mark) return location.reload();
+      const bar = box.querySelector("progress");
+      if (bar) { bar.max = news.total || 1; bar.value = news.done; }
+      say(box.querySelector("[data-progress-words]"), `${news.done} of ${news.total} groups${left(news.left_seconds)}`);
+    } catch (error) {
+      say(box.querySelector("[data-progress-words]"), error.message);
+    }
+  }
+  return setTimeout(follow, EVERY);
+}
+
+if (box) setTimeout(follow, EVERY);
