@@ -17,7 +17,7 @@ from apps.runs.services import create_group, dispatch_group, request_install
 from gpu_workers.contracts.enums import Boundary, Purpose
 from gpu_workers.contracts.messages import AdapterInstall, Sampling
 
-MAX_IN_FLIGHT = 24  # groups of one evaluation at the workers
+MAX_IN_FLIGHT = 48  # groups of one evaluation at the workers
 MAX_TRIES = 3  # groups of one item; then its attempts are missing
 ASK_AGAIN_AFTER = timedelta(seconds=15)  # an install that was given up
 _TIMEOUT_SECONDS = 300.0

@@ -1,0 +1,28 @@
+"""One running machine for the tests of the whole loop."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.loop import world
+from tests.integration.services.machine import Machine, free_port
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    root: Path = tmp_path_factory.mktemp("loop")
+    ports = {name: str(free_port()) for name in ("RATCHET_PORT", "RATCHET_ENGINE_PORT", "RATCHET_GATEWAY_PORT")}
+    machine = Machine(root, variables={"RATCHET_ENGINE_MODEL": "tiny", **ports})
+    machine.up()
+    yield machine
+    machine.close()
+
+
+@pytest.fixture(scope="module")
+def people(machine: Machine) -> Iterator[dict[str, world.Person]]:
+    people = world.people(machine)
+    world.prepare(people["engineer"], people["manager"])
+    yield people
+    for person in people.values():
+        person.client.close()
