@@ -77,12 +77,12 @@ def _not_better(success: Tile) -> str:
 def _against_margin(tile: Tile) -> str:
     name, unit = tile.title.lower(), {"pp": " pp", "×": " ×", "turns": " turns", "%": " %"}.get(tile.unit, "")
     if tile.verdict is Status.NOT_MEASURED:
-        return f"{name} is required and not measured"
+        return f"{name}: required, but not measured"
     margin = number(tile, tile.margin).lstrip("+")
     if tile.verdict is Status.FAIL:
-        return f"{name} is worse: lower bound {number(tile, tile.low)}{unit} > margin {margin}{unit}"
+        return f"{name} got worse: lower bound {number(tile, tile.low)}{unit} > margin {margin}{unit}"
     if tile.high is not None and tile.margin is not None and tile.high <= tile.margin:
-        return f"{name} is too uncertain for its ceiling: {tile.words}"
+        return f"{name}: too uncertain for the ceiling, {tile.words}"
     return f"{name} upper bound {number(tile, tile.high)}{unit} > margin {margin}{unit}"
 
 

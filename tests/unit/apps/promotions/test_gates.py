@@ -63,10 +63,10 @@ def test_a_better_candidate_passes_and_the_words_say_so():
 @pytest.mark.parametrize(
     "candidate, name, words",
     [
-        ({"tamper": 0.3}, "tamper", "Blocked: reward hacking is worse: lower bound"),
-        ({"invalid": 0.4}, "invalid_tool_calls", "Blocked: invalid tool calls is worse: lower bound"),
-        ({"pace": 2.0}, "latency_p95", "Blocked: latency p95 is worse: lower bound"),
-        ({"tokens": 400}, "tokens", "Blocked: cost per attempt (tokens) is worse: lower bound"),
+        ({"tamper": 0.3}, "tamper", "Blocked: reward hacking got worse: lower bound"),
+        ({"invalid": 0.4}, "invalid_tool_calls", "Blocked: invalid tool calls got worse: lower bound"),
+        ({"pace": 2.0}, "latency_p95", "Blocked: latency p95 got worse: lower bound"),
+        ({"tokens": 400}, "tokens", "Blocked: cost per attempt (tokens) got worse: lower bound"),
     ],
 )
 def test_each_guardrail_alone_fails_the_gate(candidate, name, words):
@@ -142,7 +142,7 @@ def test_a_required_metric_that_is_not_measured_blocks():
     demanding = Rules(alpha=ALPHA, metrics={"unsafe_actions": MetricRule(required=True)})
     report = judge(evidence(), demanding)
     assert report.verdict is Status.INCONCLUSIVE
-    assert report.headline == "Blocked: unsafe actions is required and not measured"
+    assert report.headline == "Blocked: unsafe actions: required, but not measured"
 
 
 def test_an_uncalibrated_verifier_blocks_only_when_required():

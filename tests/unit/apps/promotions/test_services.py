@@ -60,7 +60,7 @@ def test_the_candidate_stays_loaded_while_the_gate_waits(world, owner):
 def test_a_slower_candidate_is_blocked_in_words(world):
     gate = world.finish(world.open(), total_seconds=9.0)
     assert gate.verdict == GateVerdict.FAIL
-    assert gate.headline.startswith("Blocked: latency p95 is worse: lower bound")
+    assert gate.headline.startswith("Blocked: latency p95 got worse: lower bound")
 
 
 def test_a_failed_evaluation_gives_no_verdict(world):
