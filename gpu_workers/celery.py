@@ -1,5 +1,7 @@
 """The workers' Celery application: queues, delivery rules and nothing of the control plane."""
 
+import logging
+
 from celery import Celery
 
 from gpu_workers.contracts import queues
@@ -42,4 +44,5 @@ def make_app(broker_url: str) -> Celery:
     return app
 
 
+logging.getLogger("httpx").setLevel(logging.WARNING)  # a line a request would bury everything else
 app = make_app(settings().broker_url)

@@ -36,7 +36,7 @@ def episode_transcript(episode: Episode) -> EpisodeRecord:
 
 
 def episode_tokens(episode: Episode) -> dict[str, list[Any]]:
-    """Token ids and texts, loss mask, behaviour log-probs (null where not sampled) and policy versions, one per token."""
+    """Ids, texts, loss mask, behaviour log-probs (null where not sampled) and policy versions, one per token."""
     group = episode.group
     if not group.uri:
         raise Problem("no_tokens", 404, f"Group {group.id} has no token file.")

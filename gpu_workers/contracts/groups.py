@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -70,7 +71,7 @@ def decode_group(data: bytes) -> list[EpisodeTokens]:
     arrays = load_safetensors(data)
     offsets = arrays["offsets"]
     episodes = []
-    for index, (start, stop) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+    for index, (start, stop) in enumerate(pairwise(offsets)):
         reward = float(arrays["rewards"][index])
         episode = EpisodeTokens(
             tokens=arrays["tokens"][start:stop],

@@ -32,7 +32,7 @@ class Correction(StrEnum):
 
 
 class Aggregation(StrEnum):
-    TOKEN_MEAN = "token_mean"
+    TOKEN_MEAN = "token_mean"  # noqa: S105
     SEQUENCE_MEAN = "sequence_mean"
     FIXED_LENGTH = "fixed_length"
 

@@ -118,7 +118,7 @@ class Sandbox(Protocol):
     ) -> ExecResult: ...
     async def write(self, path: str, data: bytes) -> None: ...
     async def read(self, path: str, limit: int) -> bytes: ...
-    async def files(self) -> dict[str, bytes]: ...  # regular files of the workspace, bounded, after the process tree is gone
+    async def files(self) -> dict[str, bytes]: ...  # regular files, bounded, after the process tree is gone
     async def close(self) -> None: ...
     @property
     def record(self) -> SandboxRecord: ...
@@ -209,7 +209,23 @@ class TrainerBackend(Protocol):
 
 
 __all__ = [
-    "EngineInfo", "Environment", "EpisodeRecord", "ExecResult", "FinishedEpisode", "GenerateRequest", "GenerateResult", "Published",
-    "Reporter", "RolloutEngine", "Sandbox", "SandboxBackend", "TrainGroup", "TrainerBackend", "Verifier",
-    "VerifierResult", "VersionSpan", "WeightTransfer", "WorkerError",
-]  # fmt: skip
+    "EngineInfo",
+    "Environment",
+    "EpisodeRecord",
+    "ExecResult",
+    "FinishedEpisode",
+    "GenerateRequest",
+    "GenerateResult",
+    "Published",
+    "Reporter",
+    "RolloutEngine",
+    "Sandbox",
+    "SandboxBackend",
+    "TrainGroup",
+    "TrainerBackend",
+    "Verifier",
+    "VerifierResult",
+    "VersionSpan",
+    "WeightTransfer",
+    "WorkerError",
+]

@@ -32,7 +32,7 @@ class EnvironmentContract(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 class ToolSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A tool the policy may call. `source` is a Python module run inside the sandbox with
-    `def call(arguments: dict) -> str`; without it the name must be a built-in tool (shell, python, read_file, write_file)."""
+    `def call(arguments: dict) -> str`; without it the name must be a built-in: shell, python, read_file, write_file."""
 
     name: str
     description: str = ""

@@ -43,7 +43,8 @@ def test_transformers_reads_it(tiny_model: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
     assert 350_000 < sum(parameter.numel() for parameter in model.parameters()) < 450_000
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
-    text = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], add_generation_prompt=True, tokenize=False)
+    chat = [{"role": "user", "content": "hi"}]
+    text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
     assert text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     assert tokenizer.eos_token_id == 2
 
