@@ -149,7 +149,7 @@ def _reward_row(run: Run, checkpoint: Checkpoint) -> dict[str, Any]:
     groups = list(batch.groups.all()) if batch else []
     n = sum(group.num_scored for group in groups)
     measured = sum((group.reward_mean or 0.0) * group.num_scored for group in groups) / n if n else None
-    point = run.points.filter(name="reward_mean", step=checkpoint.version, measured=False).order_by("-id").first()
+    point = run.points.filter(name="train/reward_mean", step=checkpoint.version, measured=False).order_by("-id").first()
     return _row(name, "reward", point.value if point else None, measured, n, "")
 
 
