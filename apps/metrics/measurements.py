@@ -157,7 +157,7 @@ def where_the_time_goes(run: Run) -> dict[str, Any]:
     """Seconds since the start by kind, summed over concurrent episodes and the trainer: not wall-clock time."""
     engine, queue, tool, verifier = _one(
         """
-        SELECT coalesce(sum(e.engine_seconds), 0), coalesce(sum(e.queue_seconds), 0),
+        SELECT coalesce(sum(greatest(0, e.engine_seconds - e.queue_seconds)), 0), coalesce(sum(e.queue_seconds), 0),
                coalesce(sum(e.tool_seconds), 0), coalesce(sum(e.verifier_seconds), 0)
         FROM runs_episode e JOIN runs_group g ON g.id = e.group_id WHERE g.run_id = %s
         """,

@@ -57,7 +57,7 @@ def _filtered(found: QuerySet[Run], chosen: dict[str, str]) -> QuerySet[Run]:
 
 def run_row(run: Run) -> dict[str, Any]:
     """One line of a list of runs: rewards by version, cost so far, age."""
-    rewards = rewards_by_version(run.pk)
+    rewards = _whole(rewards_by_version(run.pk), run.spec["rollout"]["prompts_per_batch"])
     values = [rewards[version]["mean"] for version in sorted(rewards)]
     newest = rewards[max(rewards)] if rewards else None
     started = run.started_at or run.created_at
@@ -74,13 +74,25 @@ def run_row(run: Run) -> dict[str, Any]:
     }
 
 
+def _whole(rewards: dict[int, dict[str, Any]], batch_size: int) -> dict[int, dict[str, Any]]:
+    """Without the newest version while fewer groups than a batch are in: quick episodes finish first."""
+    newest = max(rewards, default=None)
+    if newest is None or len(rewards) == 1 or rewards[newest]["groups"] >= batch_size:
+        return rewards
+    return {version: reward for version, reward in rewards.items() if version != newest}
+
+
 @login_required
 def run(request: HttpRequest, pk: UUID) -> HttpResponse:
     """One run, live: drawn from the database, then kept up to date by its socket."""
     user = reader(request)
     found = find_run(user, pk)
     state = live_page(found)
-    data = {**{name: value for name, value in state.items() if name != "points"}, "series": series(found, CHARTED)}
+    data = {
+        **{name: value for name, value in state.items() if name != "points"},
+        "series": series(found, CHARTED),
+        "batch_size": found.spec["rollout"]["prompts_per_batch"],
+    }
     return page(
         request, "run.html", here="runs", charts=True, run=found, view=state["view"], state=state, data=data,
         charts_list=chart_list(supervised=is_supervised(found)), supervised=is_supervised(found),

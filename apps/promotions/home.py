@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
-
 from django.urls import reverse
 from django.utils import timezone
 
@@ -20,7 +18,7 @@ from apps.runs.selectors import visible_runs
 
 _RECENT = timedelta(days=7)
 _MAX_STOPPED = 5
-_MAX_TEETH = 5
+_MAX_TEETH = 3
 _MAX_RUNS = 10
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
@@ -96,7 +94,7 @@ def productions(user: User) -> list[Production]:
 def production(user: User, channel: Channel) -> Production:
     """One channel as the home page draws it."""
     gates = visible_gates(user).filter(channel=channel, state__in=(GateState.WAITING, GateState.EVALUATING))
-    waiting = gates.order_by("-id").first()
+    waiting = gates.order_by("-state", "-id").first()  # "waiting" sorts after "evaluating": it comes first here
     status = channel_status(channel)
     assert channel.policy is not None
     return Production(
@@ -128,7 +126,7 @@ def _gate_need(gate: Gate) -> Need:
     look = {GateVerdict.PASS: "pass", GateVerdict.FAIL: "fail", GateVerdict.INCONCLUSIVE: "unsure"}
     looks = look[GateVerdict(gate.verdict)]
     href = reverse("gate", args=[gate.pk])
-    lead: Any = gate.report.get("lead", "")
+    lead = str(gate.report.get("lead", ""))
     if decision_of(gate) is not None:
         text = f"An approver wants to override the {gate.verdict} verdict and needs a second one. {gate.headline}."
         title = f"Confirm the override for {gate.candidate.slug}?"
@@ -136,7 +134,7 @@ def _gate_need(gate: Gate) -> Need:
     passed = gate.verdict == GateVerdict.PASS
     title = f"Promote {gate.candidate.slug}?" if passed else f"Decide on {gate.candidate.slug}"
     word = f"Gate {'passed' if passed else 'failed' if looks == 'fail' else 'inconclusive'}"
-    text = f"{gate.headline}. {lead}"
+    text = f"{gate.headline}. {lead if passed else lead.partition('. ')[0] + '.'}"
     return Need("decision", looks, word, title, text, href, "Decide" if passed else "Open", main=passed)
 
 

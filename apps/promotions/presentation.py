@@ -1,6 +1,6 @@
 """A gate as its page draws it: tiles with their axes, what a decision would do, history. No statistics here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -47,6 +47,7 @@ class GateView:
     unmeasured: list[DrawnTile]
     arms: list[dict[str, Any]]
     axis_max: float
+    spent_before: float  # α of earlier looks at the same set
     history: list[dict[str, Any]]
     decided: str
 
@@ -67,9 +68,15 @@ def gate_view(page: GatePage) -> GateView:
         unmeasured=[tile for tile in tiles if not tile.drawn],
         arms=arms,
         axis_max=min(1.0, max(0.2, (int(highest * 10) + 1) / 10)),
+        spent_before=_spent_before(page),
         history=[_history(event) for event in page.history],
         decided=_decided(page),
     )
+
+
+def _spent_before(page: GatePage) -> float:
+    look = getattr(page.gate.evaluation, "look", None)
+    return sum(other.alpha for other in page.ledger.looks if look is not None and other.number < look.number)
 
 
 def title_of(gate: Gate) -> str:
@@ -102,10 +109,10 @@ def draw_tile(tile: dict[str, Any]) -> DrawnTile:
     high = tile["high"] if tile["high"] is not None else tile["estimate"]
     values = [low, high, limit, *([zero] if zero is not None else [])]
     room = 0.18 * ((max(values) - min(values)) or 1.0)
-    label = f"must beat {limit:g}" if primary else f"limit {limit:g}" if zero == 1.0 else f"margin {limit:g}"
-    return DrawnTile(
-        **{**vars(base), "bad": "left" if primary else "right", "xmin": min(values) - room, "xmax": max(values) + room},
-        limit=limit, zero=None if primary and not limit else zero, label=label,
+    label = f"must beat {limit:g}" if primary else f"limit {limit:g}" if zero == 1.0 else f"margin {limit:g} {tile['unit']}"
+    return replace(
+        base, bad="left" if primary else "right", xmin=min(values) - room, xmax=max(values) + room, limit=limit,
+        zero=None if primary and not limit else zero, label=label,
     )  # fmt: skip
 
 

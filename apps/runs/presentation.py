@@ -117,7 +117,7 @@ def timeline(episode: Episode) -> Timeline:
     parts, start = [], 0.0
     known = [
         ("Queue", 7, episode.queue_seconds),
-        ("Engine", 1, max(0.0, episode.engine_seconds)),
+        ("Engine", 1, max(0.0, episode.engine_seconds - episode.queue_seconds)),  # the engine's time holds its queue
         ("Tools", 3, episode.tool_seconds),
         ("Verifier", 4, episode.verifier_seconds),
     ]

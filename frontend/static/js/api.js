@@ -26,8 +26,10 @@ export async function load(path) {
 async function answer(response) {
   if (response.ok) return response.status === 204 ? null : response.json();
   const problem = await response.json().catch(() => ({}));
-  const error = new Error(problem.detail ?? `The server answered ${response.status}.`);
+  const fields = problem.errors ?? [];
+  const words = problem.code === "invalid" && fields.length ? fields.map(({ path, message }) => `${path}: ${message}`).join(" ") : problem.detail;
+  const error = new Error(words ?? `The server answered ${response.status}.`);
   error.code = problem.code ?? "";
-  error.fields = problem.errors ?? [];
+  error.fields = fields;
   throw error;
 }

@@ -24,8 +24,15 @@ function rollouts(state) {
   return state.tables?.rollouts ?? [];
 }
 
-function reward(state) {
+/** Quick episodes finish first, so the newest version counts only once a whole batch of its groups is in. */
+function whole(state) {
   const rows = rollouts(state).filter((row) => row.reward);
+  const partial = rows.length > 1 && rows.at(-1).reward.groups < state.batch ? rows.pop() : null;
+  return { rows, partial };
+}
+
+function reward(state) {
+  const { rows, partial } = whole(state);
   if (!rows.length) return EMPTY;
   const newest = rows.at(-1).reward;
   const change = newest.mean - rows[0].reward.mean;
@@ -33,19 +40,21 @@ function reward(state) {
     kind: "lines", x: rows.map((row) => row.version), xlabel: "version that generated", ylabel: "reward", zero: true,
     series: [{ name: "mean", y: rows.map((row) => row.reward.mean), lo: rows.map((row) => row.reward.low), hi: rows.map((row) => row.reward.high) }],
     now: share(newest.mean),
-    say: `${change < 0 ? "Down" : "Up"} ${share(Math.abs(change))} since v${rows[0].version}. Band: 95 % over groups; newest n = ${newest.n} episodes in ${many(newest.groups, "group")}.`,
+    say: `${change < 0 ? "Down" : "Up"} ${share(Math.abs(change))} since v${rows[0].version}. Band: 95 % over groups; newest n = ${newest.n} episodes in ${many(newest.groups, "group")}.${partial ? ` v${partial.version} is left out: ${partial.reward.groups} of ${state.batch} groups so far.` : ""}`,
   };
 }
 
 function spread(state) {
   const table = state.tables?.reward_histogram;
-  if (!table?.rows.length) return EMPTY;
+  const kept = new Set(whole(state).rows.map((row) => row.version));
+  const versions = table?.rows.filter((row) => kept.has(row.version)) ?? [];
+  if (!versions.length) return EMPTY;
   const y = table.edges.map((edge, i) => i === table.edges.length - 1 ? `${share(edge)}–${share(edge + table.width)}` : share(edge));
   const top = (row) => row.counts.at(-1);
   const all = (row) => row.counts.reduce((a, b) => a + b, 0);
-  const [first, newest] = [table.rows[0], table.rows.at(-1)];
+  const [first, newest] = [versions[0], versions.at(-1)];
   return {
-    kind: "heat", x: table.rows.map((row) => row.version), y, z: table.edges.map((_, i) => table.rows.map((row) => row.counts[i])),
+    kind: "heat", x: versions.map((row) => row.version), y, z: table.edges.map((_, i) => versions.map((row) => row.counts[i])),
     xlabel: "version that generated", ylabel: "reward", ytype: "category", zlabel: "episodes",
     now: String(top(newest)), unit: `of ${all(newest)} in the top tenth`,
     say: `Share in the top tenth of reward: ${percent(top(first) / all(first))} at v${first.version}, ${percent(top(newest) / all(newest))} at v${newest.version}.`,
@@ -54,7 +63,7 @@ function spread(state) {
 
 /** Percentile lines; zeros have no place on a logarithmic axis, so those tables get a linear one. */
 function percentiles(state, key, names, sayIt) {
-  const rows = rollouts(state).filter((row) => row[key] && row[key][names[0]] !== null);
+  const rows = whole(state).rows.filter((row) => row[key] && row[key][names[0]] !== null);
   if (!rows.length) return EMPTY;
   const series = names.map((name) => ({ name, y: rows.map((row) => row[key][name]) }));
   const newest = rows.at(-1);
@@ -127,8 +136,8 @@ function utilisation(state) {
   const total = (values) => values.reduce((a, b) => a + b, 0);
   const all = total(busy) + total(wait) + total(publish) || 1;
   return {
-    kind: "lines", x, xlabel: "step", ylabel: "% of the step", yrange: [0, 105],
-    series: [{ name: "trains", y: part(busy), shape: "hv" }, { name: "waits", y: part(wait), shape: "hv" }, { name: "publishes", y: part(publish), shape: "hv" }],
+    kind: "bars", stack: true, x, xlabel: "step", ylabel: "% of the step", yrange: [0, 100],
+    series: [{ name: "trains", y: part(busy), colour: 1 }, { name: "waits", y: part(wait), colour: 6 }, { name: "publishes", y: part(publish), colour: 4 }],
     now: percent(total(busy) / all), unit: "busy", say: `Over ${many(x.length, "step")}: waits ${percent(total(wait) / all)} for batches, publishes ${percent(total(publish) / all)}.`,
   };
 }
