@@ -3,7 +3,6 @@
 from django.http import HttpRequest, HttpResponse
 from whitenoise.middleware import WhiteNoiseMiddleware
 from whitenoise.responders import StaticFile
-from whitenoise.storage import CompressedManifestStaticFilesStorage
 
 
 class StaticFilesMiddleware(WhiteNoiseMiddleware):
@@ -21,9 +20,3 @@ class StaticFilesMiddleware(WhiteNoiseMiddleware):
         for name, value in found.headers:
             answer[name] = value
         return answer
-
-
-class HashedStaticFiles(CompressedManifestStaticFilesStorage):
-    """Names with content hashes, in the imports of JS modules too: else a module would load under two names."""
-
-    support_js_module_import_aggregation = True

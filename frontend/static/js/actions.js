@@ -1,6 +1,6 @@
 // Buttons and dialog forms that post to the API: wait, say what came of it, keep what was typed on a refusal.
 import { send } from "./api.js";
-import { toast } from "./ui.js";
+import { toast } from "./toast.js";
 
 const LATER = "ratchet-toast";
 

@@ -1,6 +1,6 @@
 // When the queue is empty: the last label can still be taken back.
 import { send } from "./api.js";
-import { toast } from "./ui.js";
+import { toast } from "./toast.js";
 
 const LAST = "ratchet-last-label";
 const button = document.querySelector("[data-undo-last]");

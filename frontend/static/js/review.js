@@ -1,7 +1,7 @@
 // Keyboard labelling: digits choose, arrows move between questions, letters act. Off while typing. Drafts survive.
 import { send } from "./api.js";
 import { say } from "./dom.js";
-import { toast } from "./ui.js";
+import { toast } from "./toast.js";
 
 const form = document.querySelector("form[data-review]");
 const item = form.dataset.review;

@@ -11,4 +11,4 @@ SECURE_HSTS_INCLUDE_SUBDOMAINS = True
 SESSION_COOKIE_SECURE = True
 CSRF_COOKIE_SECURE = True
 CSRF_TRUSTED_ORIGINS = [ENV.public_url]
-STORAGES["staticfiles"] = {"BACKEND": "ratchet.static_files.HashedStaticFiles"}
+STORAGES["staticfiles"] = {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"}
