@@ -26,7 +26,7 @@ from gpu_workers.sessions.chat import ChatTemplate
 from gpu_workers.trainer import supervised
 from gpu_workers.trainer.backend import BaseModel, LoraTrainer
 from gpu_workers.trainer.consumer import BatchSource
-from gpu_workers.trainer.process import HeartbeatThread, cpu_seconds, peak_memory_bytes
+from gpu_workers.trainer.process import HeartbeatThread, cpu_seconds, peak_memory_bytes, release_freed_memory
 from gpu_workers.trainer.publishing import CheckpointPublisher
 from gpu_workers.trainer.world import ALONE, World
 
@@ -207,6 +207,7 @@ class TrainerAttempt:
         return self._publisher.publish(backend)
 
     def _report_step(self, report: StepReport, published: Published | None, trained: float) -> None:
+        release_freed_memory()
         report.finished_at = time.time()
         report.publish_seconds = report.finished_at - trained
         if published is not None:

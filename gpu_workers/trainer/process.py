@@ -17,6 +17,7 @@ from gpu_workers.contracts.messages import Heartbeat
 PR_SET_PDEATHSIG = 1
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 HEARTBEAT_SECONDS = 5.0
+KEPT_BYTES = 2 << 30
 
 
 def die_with_parent() -> None:
@@ -35,6 +36,13 @@ def keep_freed_memory() -> None:
         mallopt(M_MMAP_THRESHOLD, 1 << 30)
         mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
         mallopt(M_TOP_PAD, 64 << 20)
+
+
+def release_freed_memory(above_bytes: int = KEPT_BYTES) -> None:
+    """Give freed blocks back where the process has grown over `above_bytes`: rows of many sizes fragment the heap."""
+    if sys.platform == "linux" and current_memory_bytes() > above_bytes:
+        with contextlib.suppress(AttributeError, OSError):
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def cpu_seconds() -> float:
