@@ -45,7 +45,7 @@ def make_prompts(tokenizer: Any) -> list[list[int]]:
     for index, topic in enumerate(TOPICS[:NUM_PROMPTS]):
         functions = "\n".join(
             f"def get_{topic.replace(' ', '_')}_{kind}(place: str, day: int = {index}) -> dict: finds {topic} by {kind}"
-            for kind in ("name", "region", "date")
+            for kind in ("name", "region", "date", "price")
         )
         text = f"Answer with one call.\n{functions}\nWhich {topic} are the best for {index + 3} people in town {index}?"
         chat = [{"role": "system", "content": f"You look up {topic}."}, {"role": "user", "content": text}]

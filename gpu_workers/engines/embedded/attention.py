@@ -7,11 +7,10 @@ Each part gives its own softmax average and the log of its normaliser, so mergin
 import torch
 
 from gpu_workers.engines.embedded.batch import Batch, Level
-from gpu_workers.engines.embedded.branches import BranchPool
-from gpu_workers.engines.embedded.prefix_tree import Run
+from gpu_workers.engines.embedded.branches import BRANCH_TOKENS, BranchPool
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-Part = tuple[torch.Tensor, torch.Tensor]  # averages [N, KVH, R, D], log-normalisers [N, KVH, R]
+Part = tuple[torch.Tensor, torch.Tensor]  # averages [N, R, KVH, D], log-normalisers [N, R, KVH]
 
 
 class BatchAttention:
@@ -23,26 +22,31 @@ class BatchAttention:
         if batch.num_decode:
             mask = branches.mask_table[batch.branch_positions, : batch.branch_length]
             self.mask = mask[:, None, None, :]
-            self.slots = branches.slots[: batch.num_decode]
+            self.places = branches.slots[: batch.num_decode] * BRANCH_TOKENS + batch.branch_positions
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """q [N, KVH, R, D], k and v [N, KVH, D] -> [N, KVH * R * D]; stores k and v where they belong."""
+        """q [N, R, KVH, D], k and v [N, KVH, D] -> [N, R * KVH * D]; stores k and v where they belong."""
         parts = self._decode(layer, q, k, v) + self._prefill(layer, q, k, v)
-        averages = parts[0][0] if len(parts) == 1 else torch.cat([part[0] for part in parts])
+        averages = parts[0][0].float() if len(parts) == 1 else torch.cat([part[0].float() for part in parts])
         if self.batch.levels:
             logs = parts[0][1] if len(parts) == 1 else torch.cat([part[1] for part in parts])
-            averages = self._merge(layer, q, averages, logs)
-        return averages.reshape(self.num_rows, -1)
+            for level in self.batch.levels:
+                averages, logs = _merge(layer, level, q, averages, logs)
+        return averages.to(q.dtype).reshape(self.num_rows, -1)
 
     def _decode(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[Part]:
         num = self.batch.num_decode
         if not num:
             return []
-        keys, values = self.branches.layers[layer]
-        keys[self.slots, :, self.batch.branch_positions] = k[:num]
-        values[self.slots, :, self.batch.branch_positions] = v[:num]
+        keys, values = self.branches.write[layer]
+        keys.index_copy_(0, self.places, k[:num])
+        values.index_copy_(0, self.places, v[:num])
+        keys, values = self.branches.read[layer]
         length = self.batch.branch_length
-        return [_flash(q[:num], keys[:num, :, :length], values[:num, :, :length], attn_mask=self.mask)]
+        averages, logs = _flash(
+            q[:num].transpose(1, 2), keys[:num, :, :length], values[:num, :, :length], attn_mask=self.mask
+        )
+        return [(averages.transpose(1, 2), logs.transpose(1, 2))]
 
     def _prefill(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[Part]:
         parts = []
@@ -50,43 +54,38 @@ class BatchAttention:
             rows = slice(span.start, span.stop)
             keys, values = k[rows].transpose(0, 1), v[rows].transpose(0, 1)  # [KVH, n, D]
             span.kv[layer, 0], span.kv[layer, 1] = keys, values
-            queries = q[rows].permute(1, 2, 0, 3)  # [KVH, R, n, D]
-            average, log = _flash(
+            queries = q[rows].permute(2, 1, 0, 3)  # [KVH, R, n, D]
+            averages, logs = _flash(
                 queries, keys.unsqueeze(1).expand_as(queries), values.unsqueeze(1).expand_as(queries), 0.0, True
             )
-            parts.append((average.permute(2, 0, 1, 3), log.permute(2, 0, 1)))
+            parts.append((averages.permute(2, 1, 0, 3), logs.permute(2, 1, 0)))
         return parts
 
-    def _merge(self, layer: int, q: torch.Tensor, averages: torch.Tensor, logs: torch.Tensor) -> torch.Tensor:
-        """Combine each row's own part with the parts over its runs, weights in float32."""
-        parts = [(averages, logs), *(self._level(layer, level, q) for level in self.batch.levels)]
-        weights = torch.stack([log for _, log in parts]).softmax(0).unsqueeze(-1)
-        merged = averages.float() * weights[0]
-        for index, (average, _) in enumerate(parts[1:], start=1):
-            merged.addcmul_(average.float(), weights[index])
-        return merged.to(q.dtype)
 
-    def _level(self, layer: int, level: Level, q: torch.Tensor) -> Part:
-        """This level's part for all rows; rows without a run get the log of nothing."""
-        if level.rows is not None:
-            q = q.index_select(0, level.rows)
-        num, kv_heads, per_kv, dim = q.shape
-        queries = q.transpose(0, 1).reshape(1, kv_heads, num * per_kv, dim)
-        found = [
-            _over_run(layer, run, queries[:, :, start * per_kv : stop * per_kv]) for run, start, stop in level.spans
-        ]
-        averages = found[0][0] if len(found) == 1 else torch.cat([average for average, _ in found], dim=2)
-        logs = found[0][1] if len(found) == 1 else torch.cat([log for _, log in found], dim=2)
-        averages = averages.view(kv_heads, num, per_kv, dim).transpose(0, 1)
-        logs = logs.view(kv_heads, num, per_kv).transpose(0, 1)
-        if level.positions is None:
-            return averages, logs
-        averages, logs = averages.index_select(0, level.positions), logs.index_select(0, level.positions)
-        if level.absent is not None:
-            logs.masked_fill_(level.absent[:, None, None], float("-inf"))
-        return averages, logs
+def _merge(layer: int, level: Level, q: torch.Tensor, averages: torch.Tensor, logs: torch.Tensor) -> Part:
+    """Bring in one level: the weight of its part is a sigmoid of the difference of the log-normalisers. Float32."""
+    if level.rows is None:
+        others, other_logs = _over_runs(layer, level, q)
+        weights = torch.sigmoid(other_logs - logs).unsqueeze(-1)
+        return torch.lerp(averages, others, weights), torch.logaddexp(logs, other_logs)
+    others, other_logs = _over_runs(layer, level, q.index_select(0, level.rows))
+    own, own_logs = averages.index_select(0, level.rows), logs.index_select(0, level.rows)
+    weights = torch.sigmoid(other_logs - own_logs).unsqueeze(-1)
+    averages.index_copy_(0, level.rows, torch.lerp(own, others, weights))
+    logs.index_copy_(0, level.rows, torch.logaddexp(own_logs, other_logs))
+    return averages, logs
 
 
-def _over_run(layer: int, run: Run, queries: torch.Tensor) -> Part:
-    keys, values = run.layers[layer]
-    return _flash(queries, keys, values)
+def _over_runs(layer: int, level: Level, q: torch.Tensor) -> Part:
+    """q [n, R, KVH, D] in the level's order, each range over its run."""
+    num, per_kv, kv_heads, dim = q.shape
+    queries = q.reshape(1, num * per_kv, kv_heads, dim).transpose(1, 2)
+    averages, logs = [], []
+    for run, start, stop in level.spans:
+        keys, values = run.layers[layer]
+        average, log = _flash(queries[:, :, start * per_kv : stop * per_kv], keys, values)
+        averages.append(average.transpose(1, 2))
+        logs.append(log.transpose(1, 2))
+    joined = averages[0] if len(averages) == 1 else torch.cat(averages, dim=1)
+    joined_logs = logs[0] if len(logs) == 1 else torch.cat(logs, dim=1)
+    return joined.float().view(num, per_kv, kv_heads, dim), joined_logs.reshape(num, per_kv, kv_heads)

@@ -13,13 +13,10 @@ from gpu_workers.engines.embedded.prefix_tree import Run
 class Level:
     """Rows whose path has a run at this depth, ordered so that each run serves a contiguous range.
 
-    rows [n] are batch rows; None when the order is the batch's own and complete. positions [N] finds a batch row's
-    place in that order (0 where it has none, then it is in `absent`).
+    rows [n] are batch rows; None when the order is the batch's own and complete.
     """
 
     rows: torch.Tensor | None
-    positions: torch.Tensor | None
-    absent: torch.Tensor | None
     spans: list[tuple[Run, int, int]]  # run, start, stop in this order
 
 
@@ -60,18 +57,5 @@ def build_levels(spans: Sequence[tuple[Sequence[int], list[Run]]], num_rows: int
         for run, rows in by_run.values():
             runs.append((run, len(order), len(order) + len(rows)))
             order.extend(rows)
-        levels.append(_level(order, runs, num_rows))
+        levels.append(Level(None if order == list(range(num_rows)) else torch.tensor(order), runs))
     return levels
-
-
-def _level(order: list[int], runs: list[tuple[Run, int, int]], num_rows: int) -> Level:
-    if order == list(range(num_rows)):
-        return Level(None, None, None, runs)
-    rows = torch.tensor(order)
-    positions = torch.zeros(num_rows, dtype=torch.int64)
-    positions[rows] = torch.arange(len(order))
-    absent = None
-    if len(order) < num_rows:
-        absent = torch.ones(num_rows, dtype=torch.bool)
-        absent[rows] = False
-    return Level(rows, positions, absent, runs)

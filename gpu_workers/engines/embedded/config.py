@@ -34,6 +34,16 @@ class LlamaConfig:
         """Query heads that share one key/value head."""
         return self.num_heads // self.num_kv_heads
 
+    @property
+    def head_channels(self) -> list[int]:
+        """Channels of the query heads in the order this engine computes them: [R, KVH, D], models have [KVH, R, D].
+
+        So ordered, rows and their query heads form one axis without a copy. q_proj and o_proj follow.
+        """
+        per_kv, dim = self.queries_per_kv, self.head_dim
+        heads = [kv * per_kv + query for query in range(per_kv) for kv in range(self.num_kv_heads)]
+        return [head * dim + channel for head in heads for channel in range(dim)]
+
 
 def read_config(folder: Path) -> LlamaConfig:
     """Read a Hugging Face folder. Raises EngineConfigError."""

@@ -31,7 +31,8 @@ def rotate(x_NHD: torch.Tensor, cos_N1D: torch.Tensor, sin_N1D: torch.Tensor) ->
 def rms_norm(x_ND: torch.Tensor, weight_D: torch.Tensor, eps: float) -> torch.Tensor:
     """Root mean square norm with float32 statistics."""
     x = x_ND.float()
-    scale = torch.rsqrt(x.square().mean(-1, keepdim=True).add_(eps))
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    scale = norm.square_().mul_(1 / x.shape[-1]).add_(eps).rsqrt_()
     return (x * scale).to(x_ND.dtype).mul_(weight_D)
 
 
@@ -61,7 +62,7 @@ def _layer(
     hidden = rms_norm(x, layer.input_norm, config.rms_eps)
     qkv = linear_with_adapters(layer.qkv, "qkv", index, hidden, batch.adapters).view(len(x), heads + 2 * kv_heads, dim)
     qk = rotate(qkv[:, : heads + kv_heads], cos, sin)
-    q = qk[:, :heads].view(len(x), kv_heads, config.queries_per_kv, dim)
+    q = qk[:, :heads].view(len(x), config.queries_per_kv, kv_heads, dim)
     context = attention(index, q, qk[:, heads:], qkv[:, heads + kv_heads :])
     x = x + linear_with_adapters(layer.output, "output", index, context, batch.adapters)
     hidden = rms_norm(x, layer.post_norm, config.rms_eps)

@@ -161,8 +161,8 @@ def _fuse(
             )
         if not (torch.isfinite(down).all() and torch.isfinite(up).all()):
             raise AdapterError(f"{folder}: layer {layer} {part} holds NaN or infinite values")
-        downs.append(down)
-        ups.append(up.float() * scaling)
+        downs.append(down[:, config.head_channels] if part == "o_proj" and len(down) else down)
+        ups.append((up[config.head_channels] if part == "q_proj" else up).float() * scaling)
     if sum(down.shape[0] for down in downs) == 0:
         return None
     return LowRank(PackedLinear(torch.cat(downs).to(dtype)), PackedLinear(torch.block_diag(*ups).to(dtype)))

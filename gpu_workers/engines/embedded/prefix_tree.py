@@ -101,9 +101,9 @@ class PrefixTree:
             tokens, kv = tokens[length:], kv[:, :, :, length:]
         return run
 
-    def extend(self, run: Run, tokens: Tokens, kv: torch.Tensor) -> Run:
-        """Like insert, but grows `run` in place where only its one user can see it."""
-        if run.kv is None or run.children or run.num_locks != 1:
+    def extend(self, run: Run, tokens: Tokens, kv: torch.Tensor, *, num_users: int = 1) -> Run:
+        """Like insert, but grows `run` in place where only the `num_users` that want it to grow can see it."""
+        if run.kv is None or run.children or run.num_locks != num_users:
             return self.insert(run, tokens, kv)
         run.set_content(np.concatenate([run.tokens, tokens]), torch.cat([run.kv, kv], dim=3))
         run.stop += len(tokens)

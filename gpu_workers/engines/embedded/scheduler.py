@@ -79,7 +79,8 @@ class Scheduler:
         row = len(self.running)
         for prefill in prefills:
             self.metrics.prompt_tokens(prefill.stop - prefill.start)
-            leaf = self.memory.tree.insert(prefill.run, prefill.tokens[prefill.start : prefill.stop], prefill.kv)
+            tokens = prefill.tokens[prefill.start : prefill.stop]
+            leaf = self.memory.tree.extend(prefill.run, tokens, prefill.kv, num_users=len(prefill.requests))
             if prefill.is_last:
                 leaf.end_hidden = hidden[row].clone()
                 row += 1

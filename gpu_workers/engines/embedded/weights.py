@@ -83,18 +83,18 @@ def _load_layer(reader: _Reader, config: LlamaConfig, index: int) -> LayerWeight
     hidden, inner = config.hidden_size, config.intermediate_size
     q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
 
-    def linear(*parts: tuple[str, int, int]) -> PackedLinear:
-        return PackedLinear(torch.cat([reader.get(f"{prefix}.{name}.weight", out, inp) for name, out, inp in parts]))
+    def read(name: str, out_size: int, in_size: int) -> torch.Tensor:
+        return reader.get(f"{prefix}.{name}.weight", out_size, in_size)
+
+    key, value = read("self_attn.k_proj", kv_size, hidden), read("self_attn.v_proj", kv_size, hidden)
+    query = read("self_attn.q_proj", q_size, hidden)[config.head_channels]
+    gate, up = read("mlp.gate_proj", inner, hidden), read("mlp.up_proj", inner, hidden)
 
     return LayerWeights(
         input_norm=reader.get(f"{prefix}.input_layernorm.weight", hidden).clone(),
-        qkv=linear(
-            ("self_attn.q_proj", q_size, hidden),
-            ("self_attn.k_proj", kv_size, hidden),
-            ("self_attn.v_proj", kv_size, hidden),
-        ),
-        output=linear(("self_attn.o_proj", hidden, q_size)),
+        qkv=PackedLinear(torch.cat([query, key, value])),
+        output=PackedLinear(read("self_attn.o_proj", hidden, q_size)[:, config.head_channels]),
         post_norm=reader.get(f"{prefix}.post_attention_layernorm.weight", hidden).clone(),
-        gate_up=linear(("mlp.gate_proj", inner, hidden), ("mlp.up_proj", inner, hidden)),
-        down=linear(("mlp.down_proj", hidden, inner)),
+        gate_up=PackedLinear(torch.cat([gate, up])),
+        down=PackedLinear(read("mlp.down_proj", hidden, inner)),
     )
