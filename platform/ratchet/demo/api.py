@@ -18,7 +18,10 @@ class Api:
 
     def __init__(self, base_url: str, token: str) -> None:
         self.client = httpx.Client(
-            base_url=f"{base_url}/api/v1/", headers={"Authorization": f"Bearer {token}"}, timeout=60
+            base_url=f"{base_url}/api/v1/",
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=60,
+            transport=httpx.HTTPTransport(retries=8),  # a web process that is being restarted is waited for
         )
 
     def get(self, path: str, **params: Any) -> Any:
@@ -43,12 +46,16 @@ class Api:
         """Poll a resource until `done`; print what changes."""
         started, last = time.monotonic(), ""
         while True:
-            resource: Resource = self.get(path)
-            line = say(resource)
+            try:
+                resource: Resource = self.get(path)
+            except httpx.TransportError as error:
+                resource, line = {}, f"  waiting for the web process ({type(error).__name__})"
+            else:
+                line = say(resource)
             if line != last:
                 print(line, flush=True)
                 last = line
-            if done(resource):
+            if resource and done(resource):
                 return resource
             if time.monotonic() - started > limit_seconds:
                 raise DemoError(f"{path} took longer than {limit_seconds:.0f} s; last seen: {line}")
