@@ -48,7 +48,7 @@ def headline(facts: Facts) -> str:
     change = trend(facts.first, facts.newest)
     words = {1: "Learning", -1: "Reward is falling", 0: "No clear change in reward yet"}[change]
     if facts.state == RunState.TRAINED:
-        return f"Trained, {words[0].lower()}{words[1:]}: choosing a checkpoint" if change else "Trained: choosing one"
+        return f"Trained, choosing a checkpoint. {words}" if change else "Trained, choosing a checkpoint"
     return f"{words}, {place}"
 
 

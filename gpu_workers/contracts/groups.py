@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
@@ -67,8 +68,11 @@ def encode_group(episodes: list[EpisodeTokens], metadata: dict[str, str]) -> byt
 
 
 def decode_group(data: bytes) -> list[EpisodeTokens]:
-    """Read a group file back and check it."""
-    arrays = load_safetensors(data)
+    """Read a group file back and check it. Raises GroupFileError where it is damaged or none."""
+    try:
+        arrays = load_safetensors(data)
+    except SafetensorError as error:
+        raise GroupFileError(f"not a group file: {error}") from error
     offsets = arrays["offsets"]
     episodes = []
     for index, (start, stop) in enumerate(pairwise(offsets)):
