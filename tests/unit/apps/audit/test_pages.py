@@ -1,0 +1,49 @@
+"""The audit page: only what one may read, and the chain's proof."""
+
+import pytest
+from django.test import Client
+
+from apps.audit.models import AuditEvent
+from apps.audit.services import record
+
+
+@pytest.fixture
+def trail(project, engineer, other_project, stranger):
+    record(tag="user:thing:change", by=engineer, project=project, subject=project, reason="<b>because</b>")
+    record(tag="user:secret:change", by=stranger, project=other_project, subject=other_project)
+
+
+def get(user, path: str) -> str:
+    client = Client()
+    client.force_login(user)
+    response = client.get(path)
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def test_events_of_other_projects_are_not_shown_and_reasons_are_escaped(trail, engineer):
+    text = get(engineer, "/audit/")
+    assert "user:thing:change" in text
+    assert "user:secret:change" not in text
+    assert "&lt;b&gt;because" in text
+    assert "user:secret:change" not in get(engineer, "/audit/?project=other")
+    assert "user:thing:change" not in get(engineer, "/audit/?tag=gate")
+
+
+def test_who_may_not_read_the_trail_is_told_why(trail, reviewer):
+    text = get(reviewer, "/audit/")
+    assert "audit:read" in text
+    assert "user:thing:change" not in text
+
+
+def test_the_chain_is_proved_or_named_broken(trail, engineer, project):
+    assert "demo: unbroken" in get(engineer, "/audit/?verify=1")
+    event = AuditEvent.objects.filter(project_id=project.pk).first()
+    # The table refuses changes: only a superuser of the database could make one.
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE audit_auditevent DISABLE TRIGGER ALL")
+        cursor.execute("UPDATE audit_auditevent SET reason = 'other' WHERE id = %s", [event.pk])
+        cursor.execute("ALTER TABLE audit_auditevent ENABLE TRIGGER ALL")
+    assert "demo: broken" in get(engineer, "/audit/?verify=1")
