@@ -9,7 +9,7 @@ from tests.integration.loop import world
 from tests.integration.services.machine import Machine, free_port
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     root: Path = tmp_path_factory.mktemp("loop")
     ports = {name: str(free_port()) for name in ("RATCHET_PORT", "RATCHET_ENGINE_PORT", "RATCHET_GATEWAY_PORT")}
@@ -19,7 +19,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     machine.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def people(machine: Machine) -> Iterator[dict[str, world.Person]]:
     people = world.people(machine)
     world.prepare(people["engineer"], people["manager"])
