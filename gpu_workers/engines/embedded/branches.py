@@ -17,7 +17,7 @@ class BranchPool:
     def __init__(self, config: LlamaConfig, num_slots: int, dtype: torch.dtype) -> None:
         kv_heads, dim = config.num_kv_heads, config.head_dim
         self.storage = torch.zeros(config.num_layers, 2, num_slots, BRANCH_TOKENS, kv_heads, dim, dtype=dtype)
-        # Per layer, keys and values [slots, KVH, BRANCH_TOKENS, D] to read and [slots * BRANCH_TOKENS, KVH, D] to write.
+        # Per layer, keys and values: [slots, KVH, BRANCH_TOKENS, D] to read, [slots * BRANCH_TOKENS, KVH, D] to write.
         self.read = [(layer[0].transpose(1, 2), layer[1].transpose(1, 2)) for layer in self.storage]
         self.write = [(layer[0].flatten(0, 1), layer[1].flatten(0, 1)) for layer in self.storage]
         positions = torch.arange(BRANCH_TOKENS)
