@@ -1,4 +1,4 @@
-"""kill -9 of the trainer and of the rollout worker in mid-run: nothing lost, nothing trained twice."""
+"""kill -9 of the trainer, the rollout worker and the engine in mid-run: nothing lost, nothing trained twice."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def _kill(machine: Machine, words: str) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_a_run_survives_kills_of_its_trainer_and_its_rollout_worker(
+def test_a_run_survives_kills_of_its_trainer_its_rollout_worker_and_its_engine(
     machine: Machine, people: dict[str, Person]
 ) -> None:
     engineer = people["engineer"]
@@ -39,6 +39,8 @@ def test_a_run_survives_kills_of_its_trainer_and_its_rollout_worker(
     _kill(machine, "gpu_workers.trainer")
     engineer.wait(path, lambda r: r["step"] >= 5 or r["state"] in FINAL, 90)
     _kill(machine, "-n rollout@")
+    engineer.wait(path, lambda r: r["step"] >= 7 or r["state"] in FINAL, 90)
+    _kill(machine, "gpu_workers.engines.embedded")  # comes back without any adapter
     run = engineer.wait(path, lambda r: r["state"] in FINAL, 120)
     assert run["state"] == "succeeded", run
     assert len(run["attempts"]) == 2
