@@ -1,7 +1,9 @@
 """What a run's numbers say, in one sentence and a few more: the headline of its page. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import hypot
+from statistics import fmean, stdev
 from typing import Any
 
 from apps.runs.models import RunState
@@ -18,7 +20,7 @@ class Facts:
     supervised: bool = False
     first: dict[str, Any] | None = None
     newest: dict[str, Any] | None = None
-    losses: tuple[float, float] | None = None
+    losses: tuple[float, ...] = ()  # of every step so far
     ledger: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -29,6 +31,8 @@ _STOPPED = {
     RunState.CANCELLED: "Cancelled",
     RunState.PAUSED: "Paused",
 }
+_Z = 1.96
+_LEAST, _MOST = 4, 10  # steps at each end that a loss is averaged over; with fewer nothing is claimed
 _TIME_WORDS = {"engine": "the engine", "tool": "tools", "verifier": "the verifier", "queue": "the queue"}
 
 
@@ -57,8 +61,9 @@ def lead(facts: Facts) -> str:
     parts = []
     if facts.state in (*_STOPPED, RunState.QUEUED) and facts.message:
         parts.append(facts.message)
-    if facts.losses is not None and facts.supervised:
-        parts.append(f"The loss went from {facts.losses[0]:.3f} to {facts.losses[1]:.3f} nats per token.")
+    if facts.losses and facts.supervised:
+        (first, _), (newest, _), size = _ends(facts.losses)
+        parts.append(f"The loss went from {first:.3f} to {newest:.3f} nats per token (means of {size} steps each).")
     if facts.first and facts.newest and facts.first["version"] != facts.newest["version"]:
         a, b = facts.first, facts.newest
         parts.append(
@@ -96,11 +101,26 @@ def _result(facts: Facts) -> str:
 
 
 def _supervised(facts: Facts, place: str) -> str:
-    if facts.losses is None:
+    if not facts.losses:
         return "Starting: the trainer loads"
-    falling = facts.losses[1] < facts.losses[0]
-    start = "Trained" if facts.state == RunState.TRAINED else "Loss is falling" if falling else "Loss does not fall yet"
-    return f"{start}, {place}"
+    if facts.state == RunState.TRAINED:
+        return f"Trained, {place}"
+    (first, first_error), (newest, newest_error), _ = _ends(facts.losses)
+    change, half = newest - first, _Z * hypot(first_error, newest_error)
+    if len(facts.losses) < 2 * _LEAST or abs(change) <= half:
+        return f"Training, {place}"
+    return f"Loss is {'falling' if change < 0 else 'rising'}, {place}"
+
+
+def _ends(losses: Sequence[float]) -> tuple[tuple[float, float], tuple[float, float], int]:
+    """Mean and standard error over the first and over the last steps, and how many those are."""
+    size = max(1, min(_MOST, len(losses) // 2))
+    return _mean(losses[:size]), _mean(losses[-size:]), size
+
+
+def _mean(values: Sequence[float]) -> tuple[float, float]:
+    mean = fmean(values)
+    return mean, stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
 def _losses_of_groups(ledger: dict[str, Any]) -> list[str]:

@@ -79,7 +79,7 @@ def facts_of(run: Run, state: dict[str, Any], tables: dict[str, Any]) -> finding
         supervised=supervised,
         first=rewards[0] if rewards else None,
         newest=state["strip"]["reward"],
-        losses=(losses[0], losses[-1]) if losses else None,
+        losses=tuple(losses),
         ledger={} if supervised else state["ledger"],
         seconds=tables["time"]["seconds"],
     )
@@ -134,9 +134,9 @@ def _reinforced_cells(strip: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def _supervised_cells(facts: finding.Facts) -> list[dict[str, str]]:
-    if facts.losses is None:
+    if not facts.losses:
         return [_cell("Loss", "–", "", "no data yet")]
-    return [_cell("Loss", f"{facts.losses[1]:.3f}", "nats", f"{facts.losses[0]:.3f} at step 1")]
+    return [_cell("Loss", f"{facts.losses[-1]:.3f}", "nats", f"{facts.losses[0]:.3f} at step 1")]
 
 
 def _left(run: Run, strip: dict[str, Any]) -> dict[str, str]:
@@ -174,14 +174,17 @@ def _time(table: dict[str, Any]) -> dict[str, Any]:
             "meaning": table["definitions"][key],
         }
         for key, name, colour in _TIME
-        if total
+        if table["seconds"][key] > 0
     ]
     return {"total": total, "words": f"{total:,.0f} process-seconds since the start", "rows": rows}
 
 
 def _ledger(ledger: dict[str, Any]) -> dict[str, Any]:
     size = ledger["group_size"]
-    counts = [*((*row, ledger["closed"][row[0]]) for row in _CLOSED), *((*row, ledger["open"][row[0]]) for row in _OPEN)]
+    counts = [
+        *((*row, ledger["closed"][row[0]]) for row in _CLOSED),
+        *((*row, ledger["open"][row[0]]) for row in _OPEN),
+    ]
     rows = [
         {"key": key, "name": name, "groups": f"{n:,}", "episodes": f"{n * size:,}", "meaning": words if n else "none"}
         for key, name, words, n in counts
@@ -189,7 +192,9 @@ def _ledger(ledger: dict[str, Any]) -> dict[str, Any]:
     parts = " + ".join(str(n) for *_, n in counts if n) or "0"
     total = sum(n for *_, n in counts)
     admitted = ledger["admitted"]
-    words = f"adds up: {parts} = {admitted}" if ledger["adds_up"] else f"does not add up: {parts} = {total} ≠ {admitted}"
+    words = (
+        f"adds up: {parts} = {admitted}" if ledger["adds_up"] else f"does not add up: {parts} = {total} ≠ {admitted}"
+    )
     return {
         "rows": rows,
         "admitted": f"{admitted:,}",

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
+
 from django.urls import reverse
 from django.utils import timezone
 
 from apps.accounts.models import User
 from apps.accounts.permissions import Permission, permitted_projects
 from apps.evaluations.selectors import Measured, measured_success
-from apps.policies.models import Channel, MoveKind
+from apps.policies.models import Channel, ChannelMove, MoveKind
 from apps.policies.selectors import channel_status, visible_channels
 from apps.promotions.models import Gate, GateState, GateVerdict
 from apps.promotions.selectors import decision_of, decisions_waiting, visible_gates
@@ -68,6 +69,20 @@ def headline(user_needs: list[Need], num_labels: int) -> list[str]:
         lines.append(f"{_count(stopped, 'run')} stopped before the end.")
     text = lines or ["Nothing waits for you."]
     return [line[:1].upper() + line[1:] for line in text]
+
+
+def steady(user: User) -> str:
+    """Whether production was rolled back lately."""
+    since = timezone.now() - _RECENT
+    channels = visible_channels(user).filter(policy__isnull=False)
+    moves = ChannelMove.objects.filter(channel__in=channels.values("pk"), kind=MoveKind.ROLLBACK, at__gte=since)
+    newest = moves.select_related("channel__project", "to_policy").order_by("-at").first()
+    if newest is None:
+        return "Production is steady: nothing was rolled back in the last 7 days." if channels.exists() else ""
+    again = moves.count()
+    times = "once" if again == 1 else f"{again} times"
+    back = f"{newest.to_policy.slug} in {newest.channel}"
+    return f"Production was rolled back {times} in the last 7 days, the last time to {back}."
 
 
 def stopped_runs(user: User) -> list[Run]:

@@ -109,7 +109,9 @@ def draw_tile(tile: dict[str, Any]) -> DrawnTile:
     high = tile["high"] if tile["high"] is not None else tile["estimate"]
     values = [low, high, limit, *([zero] if zero is not None else [])]
     room = 0.18 * ((max(values) - min(values)) or 1.0)
-    label = f"must beat {limit:g}" if primary else f"limit {limit:g}" if zero == 1.0 else f"margin {limit:g} {tile['unit']}"
+    label = (
+        f"must beat {limit:g}" if primary else f"limit {limit:g}" if zero == 1.0 else f"margin {limit:g} {tile['unit']}"
+    )
     return replace(
         base, bad="left" if primary else "right", xmin=min(values) - room, xmax=max(values) + room, limit=limit,
         zero=None if primary and not limit else zero, label=label,

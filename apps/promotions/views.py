@@ -28,7 +28,7 @@ def home(request: HttpRequest) -> HttpResponse:
     needs = home_page.needs(user)
     return page(
         request, "home.html", here="home", needs=needs, lines=home_page.headline(needs, num_waiting(user)),
-        productions=home_page.productions(user), budgets=heldout_budgets(user),
+        steady=home_page.steady(user), productions=home_page.productions(user), budgets=heldout_budgets(user),
         rows=[run_row(run) for run in home_page.runs_now(user)], projects=list(visible_projects(user)),
     )  # fmt: skip
 

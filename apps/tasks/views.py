@@ -1,4 +1,4 @@
-"""The list of suites; the pages of one suite and one task are with evaluations, which know what was measured on them."""
+"""The list of suites; the pages of one suite and one task are with evaluations, which know what was measured."""
 
 from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator

@@ -97,6 +97,6 @@ def environment(**options: Any) -> Environment:
     options["undefined"] = StrictUndefined
     env = Environment(**options)  # noqa: S701 - Django passes autoescape=True
     env.globals.update(static=static, url=url, get_messages=get_messages)
-    env.filters.update(share=share, number=number, duration=duration, ago=ago, utc=utc)
-    env.filters.update(signed=signed, digest=digest, plural=plural, plural_of=plural_of, capitalize_first=capitalize_first, pretty=pretty)
+    filters = (share, number, duration, ago, utc, signed, digest, plural, plural_of, capitalize_first, pretty)
+    env.filters.update({function.__name__: function for function in filters})
     return env

@@ -155,8 +155,8 @@ const CHARTS = {
   throughput: plain("train/tokens_per_second", "tokens", "tokens a second", "tokens/s", (v) => v.toFixed(0), "Tokens of the batch over the step's computation.", { zero: true }),
   gradient: plain("train/grad_norm", "norm", "L2 norm", "", (v) => v.toFixed(3), "Over all trained parameters.", { zero: true }),
   entropy: plain("train/entropy", "entropy", "nats per token", "nats", (v) => v.toFixed(2), "Of the policy on sampled tokens; a fall to 0 is collapse.", { zero: true }),
-  loss: plain("train/loss", "loss", "nats per token", "nats", (v) => v.toFixed(3), "Cross-entropy of the references.", {}),
-  "learning-rate": plain("train/learning_rate", "rate", "learning rate", "", (v) => v.toExponential(1), "Of each step's last update.", { zero: true }),
+  loss: plain("train/loss", "loss", "nats per token", "nats", (v) => v.toFixed(3), "Cross-entropy of the references."),
+  "learning-rate": plain("train/learning_rate", "rate", "learning rate", "", (v) => v.toExponential(1), "Of each step's last update.", { zero: true, yformat: ".1e" }),
 };
 
 /** The spec of chart `id`; `count` > 0: only the last so many positions. */

@@ -41,9 +41,13 @@ def test_the_headline_follows_the_trend_and_the_state():
     assert headline(facts(newest=None)) == "Starting: the first episodes are being generated"
 
 
-def test_a_supervised_run_speaks_of_its_loss():
-    assert headline(facts(supervised=True, losses=(2.0, 1.2))) == "Loss is falling, at step 9 of 12"
-    assert "2.000 to 1.200" in lead(facts(supervised=True, losses=(2.0, 1.2)))
+def test_a_supervised_run_speaks_of_its_loss_only_when_enough_steps_agree():
+    falling = (2.0, 1.9, 2.1, 2.0, 1.2, 1.1, 1.3, 1.2)
+    assert headline(facts(supervised=True, losses=falling)) == "Loss is falling, at step 9 of 12"
+    assert headline(facts(supervised=True, losses=falling[::-1])) == "Loss is rising, at step 9 of 12"
+    assert headline(facts(supervised=True, losses=(0.08, 0.25, 0.1, 0.2, 0.3, 0.05, 0.1, 0.2))).startswith("Training,")
+    assert headline(facts(supervised=True, losses=(2.0, 1.0))).startswith("Training,")
+    assert "from 2.000 to 1.200 nats per token (means of 4 steps each)" in lead(facts(supervised=True, losses=falling))
     assert headline(facts(supervised=True)) == "Starting: the trainer loads"
 
 

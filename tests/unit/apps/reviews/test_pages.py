@@ -28,7 +28,7 @@ def test_the_item_shows_the_conversation_and_hides_verdict_and_policy(text_for, 
     assert str(item.pk) in text
     assert "calc(expression=&#39;6*7&#39;)" in text
     assert "A worked example" not in text
-    page = text[text.index('<main') :]
+    page = text[text.index("<main") :]
     for secret in (
         episode.reason_code, "the verifier&#39;s words", "prompted", "baseline", item.why, item.stratum,
         str(episode.pk), str(episode.group_id), str(episode.seed) + '"',
