@@ -28,8 +28,8 @@ from gpu_workers.contracts.runspec import parse_run_spec
 from gpu_workers.contracts.seams import TrainGroup
 from gpu_workers.models import smollm2
 from gpu_workers.models.folder import read_description
+from gpu_workers.process import keep_freed_memory
 from gpu_workers.trainer.backend import BaseModel, LoraTrainer
-from gpu_workers.trainer.process import keep_freed_memory
 
 PROMPT_TOKENS, COMPLETION_TOKENS, GROUP_SIZE = 145, 60, 8
 AIM = 1.7

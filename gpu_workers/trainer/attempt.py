@@ -22,11 +22,12 @@ from gpu_workers.contracts.runspec import Algorithm, RunSpec, parse_run_spec
 from gpu_workers.contracts.seams import Published, TrainGroup
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.models.folder import ModelError, read_description
+from gpu_workers.process import cpu_seconds, peak_memory_bytes, release_freed_memory
 from gpu_workers.sessions.chat import ChatTemplate
 from gpu_workers.trainer import supervised
 from gpu_workers.trainer.backend import BaseModel, LoraTrainer
 from gpu_workers.trainer.consumer import BatchSource
-from gpu_workers.trainer.process import HeartbeatThread, cpu_seconds, peak_memory_bytes, release_freed_memory
+from gpu_workers.trainer.heartbeat import HeartbeatThread
 from gpu_workers.trainer.publishing import CheckpointPublisher
 from gpu_workers.trainer.world import ALONE, World
 

@@ -16,14 +16,15 @@ import torch
 from gpu_workers.contracts.messages import TrainerFailed, TrainJob
 from gpu_workers.contracts.runspec import Algorithm, SpecError
 from gpu_workers.contracts.store import StoreError
+from gpu_workers.process import die_with_parent, keep_freed_memory
 from gpu_workers.reporting import CeleryReporter, JsonlReporter, NullReporter, worker_name
 from gpu_workers.sessions.chat import TemplateError
 from gpu_workers.settings import SettingsError, WorkerSettings, load_settings
 from gpu_workers.trainer.attempt import AttemptError, TrainerAttempt, TrainerReporter, Workplace, make_report
 from gpu_workers.trainer.checkpoints import CheckpointError
 from gpu_workers.trainer.consumer import BroadcastBatches, KombuBatches
+from gpu_workers.trainer.heartbeat import HeartbeatThread
 from gpu_workers.trainer.model import ModelLoadError
-from gpu_workers.trainer.process import HeartbeatThread, die_with_parent, keep_freed_memory
 from gpu_workers.trainer.supervised import DatasetError
 from gpu_workers.trainer.world import ALONE, World, join_world, leave_world
 

@@ -20,10 +20,12 @@ from gpu_workers.engines.embedded.request import Request
 from gpu_workers.engines.embedded.scheduler import Limits, Scheduler
 from gpu_workers.engines.embedded.text import Text
 from gpu_workers.engines.embedded.weights import load_weights
+from gpu_workers.process import release_freed_memory
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 # An idle engine waits this long after a first request, so that the siblings of its group are computed with it.
+KEPT_BYTES = 3 << 29  # weights and cache; more is freed activations of prompts of many lengths
 GATHER_SECONDS = 0.004
 
 
@@ -192,6 +194,8 @@ class Engine:
                     self._run_commands()
                     if not self.paused:
                         self._step()
+                    if not self._has_requests():  # idle: nobody waits for the pages to come back
+                        release_freed_memory(KEPT_BYTES)
         except Exception as error:  # the thread's edge: every caller is told, the server turns unhealthy
             logger.exception("the engine's thread failed")
             self.failure = f"{type(error).__name__}: {error}"

@@ -15,7 +15,7 @@ from gpu_workers.engines.embedded.model import load_model
 from gpu_workers.engines.embedded.scheduler import Limits
 from gpu_workers.engines.embedded.server import build_app
 from gpu_workers.engines.embedded.text import Text
-from gpu_workers.trainer.process import keep_freed_memory
+from gpu_workers.process import keep_freed_memory
 
 logger = logging.getLogger(__name__)
 DEFAULT_CACHE_BYTES = 640 * 2**20

@@ -1,4 +1,4 @@
-"""What the trainer process asks of the operating system: die with its parent, keep its memory, count its use."""
+"""What worker processes ask of the operating system: die with the parent, keep or free memory, count what is used."""
 
 import contextlib
 import ctypes
@@ -6,17 +6,9 @@ import os
 import resource
 import signal
 import sys
-import threading
-import time
-from collections.abc import Callable
-
-import msgspec
-
-from gpu_workers.contracts.messages import Heartbeat
 
 PR_SET_PDEATHSIG = 1
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
-HEARTBEAT_SECONDS = 5.0
 KEPT_BYTES = 2 << 30
 
 
@@ -64,47 +56,3 @@ def current_memory_bytes() -> int:
             return int(handle.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return peak_memory_bytes()
-
-
-class HeartbeatThread(threading.Thread):
-    """Sends a heartbeat at once and every few seconds. A broker that is away is not an error here."""
-
-    def __init__(
-        self,
-        send: Callable[[Heartbeat], None],
-        *,
-        run_id: str,
-        attempt: int,
-        token: int,
-        worker: str,
-        interval_seconds: float = HEARTBEAT_SECONDS,
-    ) -> None:
-        super().__init__(name="heartbeat", daemon=True)
-        self._send = send
-        self._identity = Heartbeat(run_id=run_id, attempt=attempt, token=token, worker=worker)
-        self._interval = interval_seconds
-        self._ended = threading.Event()
-        self.state = "loading"
-        self.step = 0
-
-    def run(self) -> None:
-        while True:
-            # Whatever the broker's client raises, training goes on: the lease's reaper decides, not this thread.
-            with contextlib.suppress(Exception):
-                self._send(self._heartbeat())
-            if self._ended.wait(self._interval):
-                return
-
-    def end(self) -> None:
-        """Stop sending."""
-        self._ended.set()
-
-    def _heartbeat(self) -> Heartbeat:
-        return msgspec.structs.replace(
-            self._identity,
-            state=self.state,
-            step=self.step,
-            cpu_seconds=cpu_seconds(),
-            memory_bytes=current_memory_bytes(),
-            time=time.time(),
-        )
