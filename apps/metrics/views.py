@@ -99,6 +99,6 @@ def run(request: HttpRequest, pk: UUID) -> HttpResponse:
         may_control=has_permission(user, Permission.RUN_CONTROL, found.project),
         may_read_episodes=has_permission(user, Permission.EPISODE_READ, found.project),
         final=found.state in FINAL_RUN_STATES, checkpoints=list(checkpoints_of(found)), stale=stale_tasks(found, 5),
-        gates=[], evaluations=list(found.evaluations.order_by("-id")),
+        evaluations=list(found.evaluations.order_by("-id")),
         failures=state["tables"]["failures"] if state["tables"] else None,
     )  # fmt: skip

@@ -232,3 +232,28 @@ def test_the_theme_button_turns_light_to_dark_and_stays(world, sign_in):
     assert visit.page.evaluate("document.documentElement.dataset.theme") == "dark"
     visit.go("/runs/")
     assert visit.page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_thinning_keeps_spikes_and_csv_cells_are_never_formulas(world, sign_in):
+    visit = sign_in(world.engineer)
+    thinned = visit.page.evaluate(
+        """async () => {
+            const { thin } = await import("/static/js/thin.js");
+            const x = Array.from({ length: 100000 }, (_, i) => i);
+            const y = x.map((i) => i === 70001 ? 9 : i === 30003 ? -9 : Math.sin(i));
+            const all = thin(x, [y, undefined]);
+            const part = thin(x, [y], [70000, 70400]);
+            return { n: all.x.length, high: Math.max(...all.rows[0]), low: Math.min(...all.rows[0]),
+                     sorted: all.x.every((v, i) => !i || v > all.x[i - 1]), other: all.rows[1] ?? null,
+                     part: part.x.length };
+        }"""
+    )
+    assert thinned == {"n": thinned["n"], "high": 9, "low": -9, "sorted": True, "other": None, "part": 401}
+    assert thinned["n"] <= 1000
+    cells = visit.page.evaluate(
+        """async () => {
+            const { csvCell } = await import("/static/js/charts.js");
+            return ["=1+1", "@x", "-2", -2, 'a"b', "a,b", null].map(csvCell);
+        }"""
+    )
+    assert cells == ["'=1+1", "'@x", "'-2", "-2", '"a""b"', '"a,b"', "null"]
