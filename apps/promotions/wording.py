@@ -8,7 +8,7 @@ _BAD_FIRST = {Status.FAIL: 0, Status.INCONCLUSIVE: 1, Status.NOT_MEASURED: 2}
 def headline(report: GateReport) -> str:
     """One sentence."""
     if report.verdict is Status.PASS:
-        return "Better on held-out tasks, and nothing else got worse"
+        return _passed(report)
     success = next((tile for tile in report.tiles if tile.name == "success"), None)
     if success is None or (report.blocks and report.verdict is Status.INCONCLUSIVE):
         return f"Blocked: {report.blocks[0]}"
@@ -36,6 +36,8 @@ def lead(report: GateReport) -> str:
         parts.append(
             f"{_sentence(_listing(names))} stay inside their margins." if names else "No guardrail is required."
         )
+        if worse := [_price(tile) for tile in _worse(report)]:
+            parts.append(f"Worse all the same: {_listing(worse)}.")
     parts += [f"{_sentence(block)}." for block in report.blocks]
     unmeasured = [tile.title.lower() for tile in report.tiles if tile.verdict is Status.NOT_MEASURED]
     if unmeasured:
@@ -59,6 +61,29 @@ def number(tile: Tile, value: float | None) -> str:
 
 def interval(tile: Tile) -> str:
     return f"[{number(tile, tile.low)}, {number(tile, tile.high)}]"
+
+
+def _passed(report: GateReport) -> str:
+    worse = _worse(report)
+    if not worse:
+        return "Better on held-out tasks, and nothing else got worse"
+    beyond = [tile.title.lower() for tile in worse if tile.verdict is not Status.PASS]
+    if not beyond:
+        return "Better on held-out tasks, at a price inside the margins"
+    return f"Better on held-out tasks, but {_listing(beyond)} got worse"
+
+
+def _worse(report: GateReport) -> list[Tile]:
+    """What surely got worse: its whole interval is on the side of harm, whatever is allowed."""
+    tiles = [tile for tile in report.tiles if tile.name not in ("success", "verifier") and tile.low is not None]
+    return [tile for tile in tiles if (tile.low or 0.0) > (1.0 if tile.unit == "×" else 0.0)]
+
+
+def _price(tile: Tile) -> str:
+    unit = {"pp": " pp", "turns": " turns", "%": " %"}.get(tile.unit, "")
+    allowed = "inside its margin" if tile.verdict is Status.PASS else "not required"
+    sign = "× " if tile.unit == "×" else ""
+    return f"{tile.title.lower()} ({sign}{number(tile, tile.estimate)}{unit}, {allowed})"
 
 
 def _blocking(report: GateReport) -> list[Tile]:
