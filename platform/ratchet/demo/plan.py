@@ -46,6 +46,6 @@ CALL_RL: dict[str, Any] = {
     "seed": 1,
     "algorithm": {"kind": "grpo"},
     "rollout": {"prompts_per_batch": 8, "group_size": 8, "max_staleness": 1, "max_new_tokens": 56, "num_shots": 0},
-    "optimiser": {"learning_rate": 3e-4, "warmup_steps": 2, "decay": True},
+    "optimiser": {"learning_rate": 3e-4, "warmup_steps": 2},
     "evaluation": {"dev_every": 6, "dev_tasks": 48},
 }
