@@ -1,7 +1,5 @@
 """Every URL: pages, REST under /api/v1/, OpenAPI, admin, health and metrics."""
 
-from importlib.util import find_spec
-
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularAPIView, SpectacularRedocView, SpectacularSwaggerView
@@ -21,5 +19,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/redoc/", SpectacularRedocView.as_view(url_name="schema"), name="redoc"),
     *[path("api/v1/", include(f"apps.{app}.api.urls")) for app in _APPS],
     path("internal/", include("apps.policies.internal")),  # serving gateways, by worker secret
-    *[path("", include(f"apps.{app}.urls")) for app in _APPS if find_spec(f"apps.{app}.urls")],
+    *[path("", include(f"apps.{app}.urls")) for app in _APPS],
 ]
