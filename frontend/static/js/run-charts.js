@@ -153,6 +153,9 @@ const plain = (name, title, ylabel, unit, write, words, options = {}) => (state)
 const CHARTS = {
   reward, latency, staleness, spans, pause, mismatch, utilisation, "reward-spread": spread, "tool-wait": toolWait,
   throughput: plain("train/tokens_per_second", "tokens", "tokens a second", "tokens/s", (v) => v.toFixed(0), "Tokens of the batch over the step's computation.", { zero: true }),
+  "engine-busy": plain("engine/busy_share", "busy", "cores an engine", "cores", (v) => v.toFixed(2), "Processor seconds a second, mean over the engines, newest reading of each step.", { zero: true }),
+  "engine-throughput": plain("engine/tokens_per_second", "tokens", "tokens a second", "tokens/s", (v) => v.toFixed(0), "By the whole fleet, newest reading of each step.", { zero: true }),
+  "engine-requests": plain("engine/running_requests", "requests", "requests", "running", (v) => v.toFixed(0), "In the decode batches of the whole fleet, newest reading of each step.", { zero: true }),
   gradient: plain("train/grad_norm", "norm", "L2 norm", "", (v) => v.toFixed(3), "Over all trained parameters.", { zero: true }),
   entropy: plain("train/entropy", "entropy", "nats per token", "nats", (v) => v.toFixed(2), "Of the policy on sampled tokens; a fall to 0 is collapse.", { zero: true }),
   loss: plain("train/loss", "loss", "nats per token", "nats", (v) => v.toFixed(3), "Cross-entropy of the references."),
