@@ -19,13 +19,16 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def keep_freed_memory() -> None:
-    """Let glibc reuse large freed blocks: every step allocates the same sizes, and fresh pages are slow."""
+def keep_freed_memory(up_to_bytes: int = 1 << 30) -> None:
+    """Let glibc reuse freed blocks: every step allocates the same sizes, and fresh pages are slow.
+
+    Blocks over `up_to_bytes` go back to the system at once, which bounds fragmentation where sizes vary.
+    """
     if sys.platform != "linux":
         return
     with contextlib.suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
-        mallopt(M_MMAP_THRESHOLD, 1 << 30)
+        mallopt(M_MMAP_THRESHOLD, up_to_bytes)
         mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
         mallopt(M_TOP_PAD, 64 << 20)
 

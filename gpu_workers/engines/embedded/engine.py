@@ -24,8 +24,8 @@ from gpu_workers.process import release_freed_memory
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-# An idle engine waits this long after a first request, so that the siblings of its group are computed with it.
 KEPT_BYTES = 3 << 29  # weights and cache; more is freed activations of prompts of many lengths
+# An idle engine waits this long after a first request, so that the siblings of its group are computed with it.
 GATHER_SECONDS = 0.004
 
 
