@@ -38,12 +38,15 @@ def start(project, suite, arms, by, **changes) -> Evaluation:
         )
 
 
-def test_arms_run_interleaved_with_the_same_seeds_and_few_in_flight(project, suite, arms, engineer, workers):
+def test_arms_run_interleaved_with_the_same_seeds_and_few_in_flight(
+    project, suite, arms, engineer, workers, monkeypatch
+):
+    monkeypatch.setattr(scheduler, "MAX_IN_FLIGHT", 20)
     evaluation = start(project, suite, arms, engineer)
     workers.work(lambda task, adapter, index: {"success": bool(adapter) and index == 0})
     evaluation.refresh_from_db()
     assert evaluation.state == EvaluationState.FINISHED, evaluation.status_message
-    assert len(workers.sent) == 32 and workers.most_in_flight == scheduler.MAX_IN_FLIGHT
+    assert len(workers.sent) == 32 and workers.most_in_flight == 20
     seeds: dict[str, set[int]] = {}
     for job in workers.sent:
         seeds.setdefault(job.task, set()).add(job.sampling.seed)
