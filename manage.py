@@ -4,6 +4,7 @@
 import sys
 from pathlib import Path
 
+NEED_DATABASE = ("bootstrap", "register_base_model", "import_suite", "createsuperuser", "migrate", "shell", "dbshell")
 ROOT = Path(__file__).resolve().parent
 
 
@@ -15,12 +16,14 @@ def main() -> None:
         sys.exit(services(sys.argv[1:]))
     from django.core.management import execute_from_command_line
 
-    from ratchet.env import EnvError, use_settings
+    from ratchet.env import EnvError, missing_database, use_settings
 
     try:
         use_settings()
     except EnvError as error:
         sys.exit(str(error))
+    if sys.argv[1:2] and sys.argv[1] in NEED_DATABASE and (missing := missing_database()):
+        sys.exit(missing)
     execute_from_command_line(sys.argv)
 
 

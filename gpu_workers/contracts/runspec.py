@@ -7,9 +7,17 @@ from typing import Annotated, Any
 
 import msgspec
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-NonNegative = Annotated[int, msgspec.Meta(ge=0)]
-PositiveFloat = Annotated[float, msgspec.Meta(gt=0)]
+# Bounds keep one spec from taking the machine: nobody has a use for more, and a slip of the keyboard is refused.
+Seed = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+Steps = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+Rank = Annotated[int, msgspec.Meta(ge=1, le=512)]
+Tokens = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]  # the base model's context bounds it further
+Small = Annotated[int, msgspec.Meta(ge=0, le=64)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
+BatchSize = Annotated[int, msgspec.Meta(ge=1, le=4096)]
+Tries = Annotated[int, msgspec.Meta(ge=1, le=100)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+PositiveFloat = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
@@ -42,17 +50,17 @@ class _Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class LoraSpec(_Spec, frozen=True, kw_only=True):
-    rank: Positive = 16
+    rank: Rank = 16
     alpha: PositiveFloat = 32.0
 
 
 class OptimiserSpec(_Spec, frozen=True, kw_only=True):
     learning_rate: PositiveFloat = 2e-4
-    warmup_steps: NonNegative = 2
+    warmup_steps: Count = 2
     decay: bool = False  # linear to zero over the run after warm-up
     beta1: Fraction = 0.9
     beta2: Fraction = 0.95
-    weight_decay: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    weight_decay: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     grad_clip: PositiveFloat = 1.0
 
 
@@ -64,35 +72,35 @@ class AlgorithmSpec(_Spec, frozen=True, kw_only=True):
     correction_cap: PositiveFloat = 2.0
     clip_low: PositiveFloat = 0.2
     clip_high: PositiveFloat = 0.2
-    num_updates_per_batch: Positive = 1
-    sft_batch_size: Positive = 8  # examples a step, SFT only
+    num_updates_per_batch: Tries = 1
+    sft_batch_size: BatchSize = 8  # examples a step, SFT only
     sft_epochs: PositiveFloat = 1.0
 
 
 class RolloutSpec(_Spec, frozen=True, kw_only=True):
-    prompts_per_batch: Positive = 8  # B, groups a step
+    prompts_per_batch: BatchSize = 8  # B, groups a step
     group_size: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8  # G, episodes a group
-    max_staleness: NonNegative = 1  # η, versions
+    max_staleness: Small = 1  # η, versions
     temperature: PositiveFloat = 1.0
     top_p: PositiveFloat = 1.0
-    max_new_tokens: Positive = 128  # a turn
-    num_shots: NonNegative = 0  # worked examples put before the task
-    group_timeout_seconds: PositiveFloat = 300.0
-    max_attempts: Positive = 3  # of a group that failed by infrastructure
-    max_requeues: NonNegative = 2  # of a task whose group went stale
+    max_new_tokens: Tokens = 128  # a turn
+    num_shots: Small = 0  # worked examples put before the task
+    group_timeout_seconds: Seconds = 300.0
+    max_attempts: Tries = 3  # of a group that failed by infrastructure
+    max_requeues: Small = 2  # of a task whose group went stale
 
 
 class EvaluationSpec(_Spec, frozen=True, kw_only=True):
-    dev_every: NonNegative = 0  # steps between dev evaluations; 0: only the last checkpoint
-    dev_tasks: NonNegative = 64  # at most so many dev tasks; 0: none
-    max_new_tokens: NonNegative = 0  # 0: as in rollout
-    temperature: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    dev_every: Count = 0  # steps between dev evaluations; 0: only the last checkpoint
+    dev_tasks: Count = 64  # at most so many dev tasks; 0: none
+    max_new_tokens: Count = 0  # 0: as in rollout
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.0
 
 
 class LimitsSpec(_Spec, frozen=True, kw_only=True):
     max_error_share: Fraction = 0.5  # of the last closed groups that ended infrastructure_failed, halts the run
-    max_attempts: Positive = 3  # of the trainer
-    max_seconds: NonNegative = 0  # wall clock; 0: none
+    max_attempts: Tries = 3  # of the trainer
+    max_seconds: Count = 0  # wall clock; 0: none
 
 
 class RunSpec(_Spec, frozen=True, kw_only=True):
@@ -101,9 +109,9 @@ class RunSpec(_Spec, frozen=True, kw_only=True):
     name: str = ""
     suite: str
     policy: str
-    steps: Positive = 10  # RL steps; for SFT the step count follows from epochs and batch size
-    seed: NonNegative = 0
-    max_train_tasks: NonNegative = 0  # 0: all
+    steps: Steps = 10  # RL steps; for SFT the step count follows from epochs and batch size
+    seed: Seed = 0
+    max_train_tasks: Count = 0  # 0: all
     algorithm: AlgorithmSpec = AlgorithmSpec()
     rollout: RolloutSpec = RolloutSpec()
     lora: LoraSpec = LoraSpec()

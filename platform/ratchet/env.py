@@ -202,6 +202,14 @@ def use_settings() -> None:
         os.environ["DJANGO_SETTINGS_MODULE"] = f"ratchet.settings.{load_env().mode}"
 
 
+def missing_database() -> str:
+    """What to do when the embedded PostgreSQL is wanted and does not run; empty when there is a database."""
+    env = load_env()
+    if not env.database_embedded or (env.home.sockets / ".s.PGSQL.5432").exists():
+        return ""
+    return f"Ratchet is not running on {env.home.root}: start it with `make demo` or `make dev`, or set DATABASE_URL."
+
+
 def _home(read: _Reader, root: Path) -> Home:
     path = Path(read.text("RATCHET_HOME", str(root / ".ratchet"))).expanduser()
     if not path.is_absolute():

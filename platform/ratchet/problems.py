@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from django.core.exceptions import PermissionDenied
+from django.conf import settings
+from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.http import Http404
 from rest_framework import exceptions
 from rest_framework.response import Response
@@ -40,8 +41,15 @@ class Problem(Exception):
 
 
 def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
-    """The problem as an answer; `type` is about:blank because `code` is what programs read."""
-    body: dict[str, Any] = {
+    """The problem as an answer."""
+    return Response(
+        problem_body(problem), status=problem.status, headers=dict(headers or {}), content_type=CONTENT_TYPE
+    )
+
+
+def problem_body(problem: Problem) -> dict[str, Any]:
+    """The document; `type` is about:blank because `code` is what programs read."""
+    return {
         "type": "about:blank",
         "title": problem.title,
         "status": problem.status,
@@ -49,7 +57,6 @@ def problem_response(problem: Problem, headers: Mapping[str, str] | None = None)
         "detail": problem.detail,
         "errors": problem.errors,
     }
-    return Response(body, status=problem.status, headers=dict(headers or {}), content_type=CONTENT_TYPE)
 
 
 def problem_handler(error: Exception, context: Mapping[str, Any]) -> Response | None:
@@ -60,6 +67,9 @@ def problem_handler(error: Exception, context: Mapping[str, Any]) -> Response | 
             problem = error
         case Http404():
             problem = Problem("not_found", 404, str(error) or "There is no such object, or you may not see it.")
+        case RequestDataTooBig():
+            limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE // 1024
+            problem = Problem("body_too_large", 413, f"The body is larger than the {limit} KiB this address takes.")
         case PermissionDenied():
             problem = Problem("permission_denied", 403, str(error) or "You may not do this.")
         case exceptions.ValidationError():

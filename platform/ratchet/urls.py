@@ -1,10 +1,11 @@
 """Every URL: pages, REST under /api/v1/, OpenAPI, admin, health and metrics."""
 
 from django.contrib import admin
-from django.urls import URLPattern, URLResolver, include, path
+from django.urls import URLPattern, URLResolver, include, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularRedocView, SpectacularSwaggerView
 
 from ratchet.health import healthz, metrics
+from ratchet.refusals import no_such_endpoint
 
 _APPS = ("accounts", "audit", "tasks", "policies", "runs", "metrics", "evaluations", "reviews", "promotions")
 
@@ -18,6 +19,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/docs/", SpectacularSwaggerView.as_view(url_name="schema"), name="swagger"),
     path("api/redoc/", SpectacularRedocView.as_view(url_name="schema"), name="redoc"),
     *[path("api/v1/", include(f"apps.{app}.api.urls")) for app in _APPS],
+    re_path(r"^api/(?P<path>.*)$", no_such_endpoint),
     path("internal/", include("apps.policies.internal")),  # serving gateways, by worker secret
     *[path("", include(f"apps.{app}.urls")) for app in _APPS],
 ]

@@ -56,11 +56,12 @@ def cancel_run(*, run: Run, by: User | None, reason: str = "") -> Run:
 
 
 def retry_run(*, run: Run, by: User | None) -> Run:
-    """Submit the same spec again as a new run; the old one stays as it is."""
+    """Submit the same spec again as a new run; the old one stays as it is. While one is under way, that one is it."""
     require(by, Permission.RUN_CONTROL, run.project)
     if run.state not in FINAL_RUN_STATES:
         raise Problem("run_not_final", 409, f"Run {run.number} is {run.state}: cancel it or let it end before a retry.")
-    return submit_run(project=run.project, spec=run.spec, by=by, retry_of=run)
+    under_way = run.retries.exclude(state__in=FINAL_RUN_STATES).order_by("-number").first()
+    return under_way or submit_run(project=run.project, spec=run.spec, by=by, retry_of=run)
 
 
 @transaction.atomic

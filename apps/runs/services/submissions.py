@@ -30,6 +30,8 @@ def submit_run(*, project: Project, spec: dict[str, Any], by: User | None, retry
     parsed = _parse(spec)
     suite = _suite(project, parsed)
     policy = _policy(project, parsed)
+    _check_context(parsed, policy)
+    parsed = msgspec.structs.replace(parsed, suite=str(suite))  # the version is part of what the hash names
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)  # one numbering at a time
     number = (project.runs.aggregate(last=Max("number"))["last"] or 0) + 1
     run = Run.objects.create(
@@ -52,6 +54,18 @@ def submit_run(*, project: Project, spec: dict[str, Any], by: User | None, retry
     run_changed.send(sender=Run, run=run)
     advance_soon(run)
     return run
+
+
+def _check_context(spec: RunSpec, policy: Policy) -> None:
+    limit = policy.base_model.context_length
+    for path, value in (
+        ("rollout.max_new_tokens", spec.rollout.max_new_tokens),
+        ("evaluation.max_new_tokens", spec.evaluation.max_new_tokens),
+    ):
+        if value >= limit:
+            raise _invalid(
+                path, f"is {value}; {policy.base_model} has a context of {limit} tokens for prompt and answer"
+            )
 
 
 def _parse(spec: Any) -> RunSpec:

@@ -1,6 +1,5 @@
 """REST of suites and tasks."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ from apps.tasks.suites.errors import SuiteError
 from ratchet.idempotency import idempotent
 from ratchet.pagination import CursorPagination
 from ratchet.problems import Problem
+from ratchet.strict_json import StrictJsonError, loads
 
 
 class SuiteFilter(django_filters.FilterSet):
@@ -185,11 +185,10 @@ def _with_header(request: Request) -> dict[str, Any]:
         header = header.read().decode("utf-8", errors="replace")
     if isinstance(header, str):
         try:
-            data["header"] = json.loads(header)
-        except json.JSONDecodeError as error:
-            message = f"is not JSON: {error.msg} at line {error.lineno} column {error.colno}"
+            data["header"] = loads(header)
+        except StrictJsonError as error:
             raise Problem(
-                "invalid", 400, "The suite was not imported.", [{"path": "header", "message": message}]
+                "invalid", 400, "The suite was not imported.", [{"path": "header", "message": str(error)}]
             ) from error
     return data
 

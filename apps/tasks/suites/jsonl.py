@@ -1,6 +1,5 @@
 """A user's own suite from a header and lines of JSON: everything is checked first, every problem named."""
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ from apps.tasks.suites.definition import FailureMode, Suite, SuiteDefinition
 from apps.tasks.suites.errors import SuiteError, SuiteProblem
 from gpu_workers.contracts.enums import Split, VerifierKind
 from gpu_workers.contracts.tasks import EnvironmentContract, Limits, Message, TaskBundle, ToolSpec, VerifierSpec
+from ratchet.strict_json import StrictJsonError, loads
 
 MAX_PROBLEMS = 50  # reported at once
 MAX_LINE_BYTES = 1_000_000
@@ -106,12 +106,9 @@ def _read(number: int, text: str, problems: list[SuiteProblem]) -> _Line | None:
         problems.append(SuiteProblem(number, "", f"the line is longer than {MAX_LINE_BYTES} bytes"))
         return None
     try:
-        data = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        message = (
-            f"not JSON: {error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
-        )
-        problems.append(SuiteProblem(number, "", message))
+        data = loads(text)
+    except StrictJsonError as error:
+        problems.append(SuiteProblem(number, "", str(error)))
         return None
     if not isinstance(data, dict):
         problems.append(SuiteProblem(number, "", f"expected an object, found {type(data).__name__}"))

@@ -28,7 +28,10 @@ class Command(BaseCommand):
         fingerprint = options["fingerprint"] or described.get("fingerprint", "")
         context_length = options["context_length"] or described.get("context_length", 0)
         if not context_length:
-            raise CommandError(f"the folder of {options['slug']} has no {DESCRIPTION}: give --context-length")
+            raise CommandError(
+                f"the folder of {options['slug']} has no {DESCRIPTION}: if Ratchet is still preparing the model, wait "
+                f"until it says Ready; for a model that is elsewhere give --context-length"
+            )
         try:
             model = register_base_model(
                 slug=options["slug"],

@@ -1,0 +1,41 @@
+"""Requests that no view can use: refused before one is asked."""
+
+from collections.abc import Callable
+from urllib.parse import unquote
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from drf_spectacular.utils import extend_schema
+from rest_framework.decorators import api_view, permission_classes
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from ratchet.pages import error_page
+from ratchet.problems import CONTENT_TYPE, Problem, problem_body
+
+_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+class RefuseNulMiddleware:
+    """A NUL character in the address can match nothing and cannot be asked of the database: 400."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if "\x00" not in request.path and "\x00" not in unquote(request.META.get("QUERY_STRING", "")):
+            return self.get_response(request)
+        detail = "The address holds a NUL character (%00): remove it."
+        if request.path.startswith("/api/"):
+            body = problem_body(Problem("malformed_address", 400, detail))
+            return JsonResponse(body, status=400, content_type=CONTENT_TYPE)
+        return error_page(request, 400, detail)
+
+
+@extend_schema(exclude=True)
+@api_view(_METHODS)
+@permission_classes([AllowAny])
+def no_such_endpoint(request: Request, path: str) -> Response:
+    """Whatever below /api/ is no address of the API."""
+    hint = "" if path.endswith("/") else " Addresses of the API end with a slash."
+    raise Problem("no_such_endpoint", 404, f"There is nothing at {request.path}.{hint} See /api/docs/.")

@@ -1,0 +1,63 @@
+"""Requests that no run can be made of: each a problem that says what is wrong."""
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.django_db
+SPEC = {"suite": "people", "policy": "plain"}
+
+
+def _post(client, body: str):
+    return client.post("/api/v1/runs/", data=body, content_type="application/json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"lora": {"rank": 100_000}}, "lora.rank"),
+        ({"seed": 10**22}, "seed"),
+        ({"steps": 99_999_999_999}, "steps"),
+        ({"rollout": {"max_new_tokens": 10**9}}, "rollout.max_new_tokens"),
+        ({"rollout": {"group_timeout_seconds": -1}}, "rollout.group_timeout_seconds"),
+    ],
+)
+def test_a_spec_beyond_its_bounds_is_refused_with_the_path(client_of, engineer, project, changes, path):
+    body = json.dumps({"project": project.slug, "spec": SPEC | changes})
+    response = _post(client_of(engineer), body)
+    assert response.status_code == 422, response.content
+    assert response.json()["errors"][0]["path"] == path
+
+
+@pytest.mark.parametrize(
+    "body", ['{"project": "a\\u0000b"}', '{"project": "\\ud800"}', "[" * 200_000, '{"a": NaN}', "{"]
+)
+def test_a_body_that_cannot_be_stored_is_a_problem(client_of, engineer, body):
+    response = _post(client_of(engineer), body)
+    assert response.status_code == 400, response.content
+    assert response["Content-Type"] == "application/problem+json" and response.json()["code"] == "malformed_body"
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "code"),
+    [
+        ("/api/v1/nothing/", 404, "no_such_endpoint"),
+        ("/api/v1/runs", 404, "no_such_endpoint"),
+        ("/api/v1/runs/1/", 404, "no_such_endpoint"),
+        ("/api/v1/runs/?state=%00", 400, "malformed_address"),
+        ("/api/v1/runs/?cursor=cD0wMDAw", 404, "not_found"),
+    ],
+)
+def test_an_address_that_is_none_is_a_problem(client_of, engineer, address, status, code):
+    response = client_of(engineer).get(address)
+    assert response.status_code == status, response.content
+    assert response["Content-Type"] == "application/problem+json" and response.json()["code"] == code
+
+
+def test_a_body_too_large_is_a_problem(client_of, engineer):
+    response = _post(client_of(engineer), json.dumps({"project": "x" * 3_000_000}))
+    assert response.status_code == 413 and response.json()["code"] == "body_too_large"
+
+
+def test_a_page_with_nul_in_its_address_is_refused(client, db):
+    assert client.get("/runs/?state=%00").status_code == 400
