@@ -16,16 +16,18 @@ from tests.integration.services.machine import Machine
 HEADER = {
     "slug": "digits",
     "title": "Answer in digits",
-    "distribution": "Requests to answer with digits, numbered; every answer is judged by its share of digits.",
+    "distribution": "Requests to answer with digits: half for an answer that ends in time, half for its digits.",
     "failure_modes": [{"code": "WRONG_ANSWER", "meaning": "fewer than half of the characters are digits"}],
     "verifier": {
         "kind": "program",
-        "config": {"pass_score": 0.5},
+        "config": {"pass_score": 0.75},
         "program": (
             "def verify(episode):\n"
             "    text = episode['answer']\n"
-            "    share = sum(c.isdigit() for c in text) / len(text) if text else 0.0\n"
-            "    return {'score': share, 'message': f'{share:.2f} of the answer are digits'}\n"
+            "    if not text:\n"
+            "        return {'score': 0.0, 'message': 'no end within the limit'}\n"
+            "    share = sum(c.isdigit() for c in text) / len(text)\n"
+            "    return {'score': 0.5 + share / 2, 'message': f'{share:.2f} of the answer are digits'}\n"
         ),
     },
 }
@@ -55,7 +57,7 @@ def spec(**changes: Any) -> dict[str, Any]:
         "policy": "prompted",
         "steps": 12,
         "rollout": {"prompts_per_batch": 3, "group_size": 8, "max_staleness": 1, "max_new_tokens": 12},
-        "optimiser": {"learning_rate": 3e-2, "warmup_steps": 1},
+        "optimiser": {"learning_rate": 3e-3, "warmup_steps": 1},
         "evaluation": {"dev_every": 6, "dev_tasks": 6},
         "limits": {"max_attempts": 4},
     } | changes
