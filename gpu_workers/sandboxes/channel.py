@@ -55,16 +55,52 @@ class Identity:
     gid: int | None = None
 
 
-class Channel:
-    """One running sandbox. Not safe for use by two calls at once."""
+class Conversation:
+    """Requests and replies over a pair of streams. Not safe for use by two calls at once."""
 
     def __init__(self) -> None:
+        self.reader: asyncio.StreamReader | None = None
+        self.writer: asyncio.StreamWriter | None = None
+
+    async def request(self, message: dict[str, Any], *, timeout: float, output_limit: int) -> Reply:
+        """One call. Raises TimeoutError when the server does not answer, ChannelError when it is gone."""
+        assert self.reader is not None and self.writer is not None
+        data = marshal.dumps(message, 2)
+        if len(data) > MAX_REQUEST:
+            raise ChannelError(f"a request of {len(data)} bytes is too large (limit {MAX_REQUEST})")
+        try:
+            async with asyncio.timeout(timeout):
+                self.writer.write(REQUEST_LENGTH.pack(len(data)) + data)
+                await self.writer.drain()
+                return await self._read_reply(self.reader, output_limit)
+        except (ConnectionError, asyncio.IncompleteReadError) as error:
+            raise ChannelError("it ended during the call") from error
+
+    async def _read_reply(self, reader: asyncio.StreamReader, output_limit: int) -> Reply:
+        header = await reader.readexactly(REPLY.size)
+        exit_code, flags, limit, seconds, num_stdout, num_stderr = REPLY.unpack(header)
+        if num_stdout > output_limit or num_stderr > output_limit or limit >= len(LIMITS):
+            raise ChannelError("it sent a malformed reply")
+        return Reply(
+            exit_code=exit_code,
+            stdout=await reader.readexactly(num_stdout),
+            stderr=await reader.readexactly(num_stderr),
+            duration_seconds=seconds,
+            timed_out=bool(flags & TIMED_OUT),
+            truncated=bool(flags & TRUNCATED),
+            limit_hit=LIMITS[limit],
+        )
+
+
+class Channel(Conversation):
+    """One running sandbox of bubblewrap."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.monitor: subprocess.Popen[bytes] | None = None
         self.monitor_fd = -1  # pidfd of bubblewrap's outer process
         self.server_fd = -1  # pidfd of process 1 inside
         self.workspace_fd = -1  # keeps the workspace readable after the namespaces are gone
-        self.reader: asyncio.StreamReader | None = None
-        self.writer: asyncio.StreamWriter | None = None
         self._socket: socket.socket | None = None
         self._killing = asyncio.Lock()
 
@@ -123,35 +159,6 @@ class Channel:
             self.monitor.wait(timeout=1)
         data = self.monitor.stderr.read(MAX_START_ERROR) or b""
         return data.decode(errors="replace").strip()
-
-    async def request(self, message: dict[str, Any], *, timeout: float, output_limit: int) -> Reply:
-        """One call. Raises TimeoutError when the server does not answer, ChannelError when it is gone."""
-        assert self.reader is not None and self.writer is not None
-        data = marshal.dumps(message, 2)
-        if len(data) > MAX_REQUEST:
-            raise ChannelError(f"a request of {len(data)} bytes is too large (limit {MAX_REQUEST})")
-        try:
-            async with asyncio.timeout(timeout):
-                self.writer.write(REQUEST_LENGTH.pack(len(data)) + data)
-                await self.writer.drain()
-                return await self._read_reply(self.reader, output_limit)
-        except (ConnectionError, asyncio.IncompleteReadError) as error:
-            raise ChannelError("it ended during the call") from error
-
-    async def _read_reply(self, reader: asyncio.StreamReader, output_limit: int) -> Reply:
-        header = await reader.readexactly(REPLY.size)
-        exit_code, flags, limit, seconds, num_stdout, num_stderr = REPLY.unpack(header)
-        if num_stdout > output_limit or num_stderr > output_limit or limit >= len(LIMITS):
-            raise ChannelError("it sent a malformed reply")
-        return Reply(
-            exit_code=exit_code,
-            stdout=await reader.readexactly(num_stdout),
-            stderr=await reader.readexactly(num_stderr),
-            duration_seconds=seconds,
-            timed_out=bool(flags & TIMED_OUT),
-            truncated=bool(flags & TRUNCATED),
-            limit_hit=LIMITS[limit],
-        )
 
     async def kill(self) -> None:
         """End every process of the sandbox and return when they are gone. Safe to repeat, and from several tasks."""
