@@ -25,6 +25,10 @@ class Verdict(StrEnum):
     PASS = "pass"  # noqa: S105
     FAIL = "fail"
     ERROR = "error"  # no verdict: the reward is null, never 0
+    QUARANTINED = "quarantined"  # the verifier contradicts itself: no verdict, the reward is null, the task is suspect
+
+
+UNSCORED_VERDICTS = frozenset({Verdict.ERROR, Verdict.QUARANTINED})
 
 
 class ReasonCode(StrEnum):
@@ -49,6 +53,12 @@ class ReasonCode(StrEnum):
     TASK_INVALID = "TASK_INVALID"
 
 
+NO_REWARD_REASONS = frozenset(
+    {
+        ReasonCode.VERIFIER_TIMEOUT, ReasonCode.VERIFIER_CRASH, ReasonCode.VERIFIER_NO_RESULT,
+        ReasonCode.VERIFIER_FLAKY, ReasonCode.SANDBOX_UNAVAILABLE, ReasonCode.ENGINE_ERROR, ReasonCode.TASK_INVALID,
+    }
+)  # fmt: skip
 TAMPER_REASONS = frozenset({ReasonCode.TAMPER_DETECTED, ReasonCode.FORBIDDEN_ACCESS})
 
 
@@ -91,3 +101,6 @@ class VerifierKind(StrEnum):
     NUMBER = "number"  # last number of the answer within a tolerance
     TOOL_CALL = "tool_call"  # structured function call against accepted values
     PROGRAM = "program"  # a Python program in its own sandbox
+    TESTS = "tests"  # a pytest-style test suite in its own sandbox, the candidate's code in a process apart
+    COMPOSITE = "composite"  # several verifiers: all must pass, their scores are weighted
+    JUDGE = "judge"  # a language model's opinion, through an OpenAI-compatible endpoint

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
-from gpu_workers.contracts.enums import Boundary, ReasonCode, StopReason, Verdict
+from gpu_workers.contracts.enums import Boundary, ReasonCode, StopReason, Verdict, VerifierKind
 
 FORMAT_VERSION = "1"
 
@@ -123,6 +123,35 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
     log: str = ""  # one line an event: start, exec, exit status, duration
 
 
+class ComponentRecord(msgspec.Struct, kw_only=True):
+    """One part of a verdict: a test, or one verifier of a composite. `score` is null where it was not judged."""
+
+    name: str
+    verdict: Verdict
+    score: float | None = None
+    weight: float = 1.0
+    reason_code: ReasonCode = ReasonCode.OK
+    message: str = ""
+    duration_seconds: float = 0.0
+
+
+class VerdictRecord(msgspec.Struct, kw_only=True):
+    """What one verifier said of one episode. `score` is null exactly for the verdicts error and quarantined."""
+
+    kind: VerifierKind
+    verdict: Verdict
+    score: float | None = None
+    reason_code: ReasonCode = ReasonCode.OK
+    message: str = ""
+    evidence: dict[str, Any] = {}
+    components: list[ComponentRecord] = []
+    verifier_hash: str = ""  # over kind, version, configuration and program, not the task's own answer
+    nonce: str = ""  # of the private channel the result came through; empty where nothing was executed
+    isolation: str = ""
+    limits_hit: list[str] = []
+    duration_seconds: float = 0.0
+
+
 class EpisodeRecord(msgspec.Struct, kw_only=True):
     """Everything of one episode but its token arrays. Durations in seconds."""
 
@@ -154,6 +183,8 @@ class EpisodeRecord(msgspec.Struct, kw_only=True):
     verifier_seconds: float = 0.0
     total_seconds: float = 0.0
     sandbox: SandboxRecord = msgspec.field(default_factory=SandboxRecord)
+    verification: VerdictRecord | None = None  # of the training verifier, as it said it
+    audit: VerdictRecord | None = None  # of the audit verifier, where it ran: recorded, never a reward
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpu_workers.contracts.enums import Boundary
-from gpu_workers.contracts.groups import EpisodeRecord, SandboxRecord, ToolCallRecord
+from gpu_workers.contracts.groups import ComponentRecord, EpisodeRecord, SandboxRecord, ToolCallRecord
 from gpu_workers.contracts.messages import AdapterInstall, PolicyInstalled, Report, Sampling
 from gpu_workers.contracts.tasks import EnvironmentContract, TaskBundle
 
@@ -150,7 +150,7 @@ class Environment(Protocol):
 
 @dataclass(frozen=True)
 class VerifierResult:
-    """verdict/score of one finished episode; score None exactly when the verdict is error."""
+    """verdict/score of one finished episode; score None exactly when the verdict is error or quarantined."""
 
     verdict: str
     score: float | None
@@ -158,6 +158,11 @@ class VerifierResult:
     message: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
     duration_seconds: float = 0.0
+    components: tuple[ComponentRecord, ...] = ()
+    verifier_hash: str = ""
+    nonce: str = ""  # of the private channel the result came through
+    isolation: str = ""
+    limits_hit: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

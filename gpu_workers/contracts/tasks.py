@@ -48,7 +48,7 @@ class VerifierSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     `config` is shared by a suite's tasks (e.g. tolerance, partial credit); `expected` is the task's own truth and
     never enters the episode's sandbox. PROGRAM: `program` is a Python module with
     `def verify(episode: dict) -> dict` (keys of episode: answer, messages, files, expected, task;
-    result: score 0..1, message) run in a separate sandbox.
+    result: score 0..1, message) run in a separate sandbox. TESTS: `files` is the tree of tests. COMPOSITE: `parts`.
     """
 
     kind: VerifierKind
@@ -56,6 +56,17 @@ class VerifierSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     config: dict[str, Any] = {}
     expected: Any = None
     program: str = ""
+    files: dict[str, str] = {}  # path in the test tree -> text
+    parts: list["VerifierPart"] = []
+    repeats: int = 1  # runs that must agree; where they do not, the episode is quarantined
+
+
+class VerifierPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One verifier of a composite. `weight` is its share of the score, relative to the others."""
+
+    name: str
+    verifier: VerifierSpec
+    weight: float = 1.0
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -77,6 +88,7 @@ class TaskBundle(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     max_turns: int = 1
     contract: EnvironmentContract = EnvironmentContract()
     verifier: VerifierSpec
+    audit_verifier: VerifierSpec | None = None  # a stronger check whose verdict is recorded and never a reward
     reference: list[Message] = []  # assistant (and tool) turns that pass, for supervised training and the import check
     known_bad: list[str] = []  # final answers that must fail
     cluster: str = ""  # template, repository or function: unit of clustering in statistics
