@@ -62,6 +62,14 @@ NO_REWARD_REASONS = frozenset(
 TAMPER_REASONS = frozenset({ReasonCode.TAMPER_DETECTED, ReasonCode.FORBIDDEN_ACCESS})
 
 
+class FlagSeverity(StrEnum):
+    """What a tamper flag means for its episode."""
+
+    SUSPICION = "suspicion"  # for people to look at; nothing follows
+    ATTEMPT = "attempt"  # counts as reward hacking; the verdict stays the verifier's
+    TAMPER = "tamper"  # counts as reward hacking, and the episode fails
+
+
 class Boundary(StrEnum):
     """Whose failure it was."""
 

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
-from gpu_workers.contracts.enums import Boundary, ReasonCode, StopReason, Verdict, VerifierKind
+from gpu_workers.contracts.enums import Boundary, FlagSeverity, ReasonCode, StopReason, Verdict, VerifierKind
 
 FORMAT_VERSION = "1"
 
@@ -100,6 +100,7 @@ class ToolCallRecord(msgspec.Struct, kw_only=True):
     error: str = ""
     duration_seconds: float = 0.0
     truncated: bool = False
+    opened_decoys: list[str] = []  # decoys of the environment that were opened while the call ran
 
 
 class TurnRecord(msgspec.Struct, kw_only=True):
@@ -121,6 +122,9 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
     isolation: str = ""  # e.g. "bubblewrap: user, pid, net, ipc, uts namespaces; seccomp; uid 65534"
     limits_hit: list[str] = []
     log: str = ""  # one line an event: start, exec, exit status, duration
+    canary: str = ""  # of this episode's decoys; empty where none were placed
+    changed_decoys: list[str] = []  # decoys that differ at the end
+    refused_files: list[str] = []  # "path: reason" of what could not be taken as a result
 
 
 class ComponentRecord(msgspec.Struct, kw_only=True):
@@ -150,6 +154,17 @@ class VerdictRecord(msgspec.Struct, kw_only=True):
     isolation: str = ""
     limits_hit: list[str] = []
     duration_seconds: float = 0.0
+
+
+class TamperFlag(msgspec.Struct, kw_only=True):
+    """One rule of the tamper detectors that matched, and what it saw where."""
+
+    rule: str
+    pattern: int  # its number in docs/guides/reward-hacking.md
+    severity: FlagSeverity
+    message: str
+    where: str = ""  # e.g. "tool call 2, line 3", "file tests/conftest.py", "answer"
+    excerpt: str = ""
 
 
 class EpisodeRecord(msgspec.Struct, kw_only=True):
@@ -184,6 +199,7 @@ class EpisodeRecord(msgspec.Struct, kw_only=True):
     total_seconds: float = 0.0
     sandbox: SandboxRecord = msgspec.field(default_factory=SandboxRecord)
     verification: VerdictRecord | None = None  # of the training verifier, as it said it
+    flags: list[TamperFlag] = []  # of the tamper detectors
     audit: VerdictRecord | None = None  # of the audit verifier, where it ran: recorded, never a reward
 
 
