@@ -90,6 +90,16 @@ class StopReason(StrEnum):
     ERROR = "error"  # infrastructure; the episode has no reward
 
 
+class ToolOutcome(StrEnum):
+    """What became of a tool call; whether it succeeded is said apart."""
+
+    REFUSED = "refused"  # not executed: unknown tool, malformed call, arguments against the schema
+    RAN = "ran"  # to its own end, well or badly
+    TIMED_OUT = "timed_out"
+    LIMIT = "limit"  # ended by a limit of its sandbox
+    SIGNAL = "signal"  # ended by a signal that no limit sent
+
+
 class GroupOutcome(StrEnum):
     """The ledger: every admitted training group ends in exactly one of these."""
 

@@ -90,7 +90,7 @@ def decode_group(data: bytes) -> list[EpisodeTokens]:
 
 
 class ToolCallRecord(msgspec.Struct, kw_only=True):
-    """One executed (or refused) tool call."""
+    """One executed (or refused) tool call. `result` is what the policy is told, before it is shortened for it."""
 
     name: str
     arguments: dict[str, Any] = {}
@@ -100,7 +100,11 @@ class ToolCallRecord(msgspec.Struct, kw_only=True):
     error: str = ""
     duration_seconds: float = 0.0
     truncated: bool = False
-    opened_decoys: list[str] = []  # decoys of the environment that were opened while the call ran
+    outcome: ToolOutcome | None = None  # None: stored before outcomes were
+    exit_code: int | None = None  # None: no process ran; negative: the signal that ended it
+    limit_hit: str = ""  # memory | cpu | processes | disk | output
+    stdout: str = ""  # first characters of what the process wrote
+    stderr: str = ""  # last characters of it
 
 
 class TurnRecord(msgspec.Struct, kw_only=True):

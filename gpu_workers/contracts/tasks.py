@@ -5,34 +5,14 @@ from typing import Any
 import msgspec
 
 from gpu_workers.contracts.enums import VerifierKind
-
-
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Resources of one sandbox. Sizes in bytes, times in seconds."""
-
-    cpu_seconds: int = 10
-    memory_bytes: int = 512 * 2**20
-    num_processes: int = 64
-    disk_bytes: int = 64 * 2**20
-    output_bytes: int = 64 * 2**10
-    tool_timeout_seconds: float = 10.0
-    episode_timeout_seconds: float = 120.0
-    verify_timeout_seconds: float = 20.0
-
-
-class EnvironmentContract(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What an episode's sandbox grants; anything absent is denied."""
-
-    network: bool = False  # only False is supported by the bubblewrap backend: asking for more is refused
-    files: dict[str, str] = {}  # path below /workspace -> text content, written before the first turn
-    environment: dict[str, str] = {}  # extra variables inside the sandbox
-    limits: Limits = Limits()
-    seed: int = 0
+from gpu_workers.contracts.environment import EnvironmentContract, Limits
 
 
 class ToolSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A tool the policy may call. `source` is a Python module run inside the sandbox with
-    `def call(arguments: dict) -> str`; without it the name must be a built-in: shell, python, read_file, write_file."""
+    """A tool the policy may call. `source` is a Python module run inside the sandbox: either
+    `def call(arguments: dict) -> str`, or a class derived from gpu_workers.tools.Tool whose name is this one.
+    With `server` it is a tool of that MCP server, named `<server>.<tool>`. With neither it must be a built-in:
+    shell, python, read_file, write_file."""
 
     name: str
     description: str = ""
@@ -40,6 +20,21 @@ class ToolSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         default_factory=lambda: {"type": "object", "properties": {}}
     )
     source: str = ""
+    server: str = ""
+
+
+class ToolServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An MCP server (stdio transport) that lives inside the sandbox as long as the episode, frozen between its calls.
+
+    Exactly one of `source`, a Python script that is in no file of the sandbox, and `command`, a program of the sandbox.
+    """
+
+    name: str
+    source: str = ""
+    command: list[str] = []
+    environment: dict[str, str] = {}  # variables beside those of the contract
+    protocol: str = ""  # MCP revision settled when its tools were listed; empty: negotiated in every episode
+    start_timeout_seconds: float = 20.0
 
 
 class VerifierSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -83,6 +78,7 @@ class TaskBundle(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     prompt: list[Message]  # system and user messages, without few-shot examples
     examples: list[Message] = []  # worked examples, inserted before the last user message when a policy asks for shots
     tools: list[ToolSpec] = []
+    tool_servers: list[ToolServer] = []  # whose tools are among `tools`
     tool_format: str = "python"  # how the policy writes calls: python `f(a=1)` | json <tool_call>{...}</tool_call>
     terminal_call: bool = False  # True: the first call is the answer (function-calling suites); it is not executed
     max_turns: int = 1
@@ -104,3 +100,6 @@ class TaskBundle(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         starts = [index for index, message in enumerate(self.examples) if message.role == "user"]
         stop = starts[num_shots] if num_shots < len(starts) else len(self.examples)
         return [*self.prompt[:-1], *self.examples[:stop], *self.prompt[-1:]]
+
+
+__all__ = ["EnvironmentContract", "Limits", "Message", "TaskBundle", "ToolSpec", "VerifierSpec"]
