@@ -12,7 +12,15 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
-from gpu_workers.contracts.enums import Boundary, FlagSeverity, ReasonCode, StopReason, Verdict, VerifierKind
+from gpu_workers.contracts.enums import (
+    Boundary,
+    FlagSeverity,
+    ReasonCode,
+    StopReason,
+    ToolOutcome,
+    Verdict,
+    VerifierKind,
+)
 
 FORMAT_VERSION = "1"
 
