@@ -10,6 +10,8 @@ from gpu_workers.settings import settings
 ROUTES = {
     queues.JOB_ROLLOUT: {"queue": queues.ROLLOUT},
     queues.JOB_VERIFY: {"queue": queues.VERIFY},
+    queues.JOB_PROBE: {"queue": queues.VERIFY},
+    queues.JOB_REPRODUCE: {"queue": queues.ROLLOUT},
     queues.JOB_TRAIN: {"queue": queues.TRAIN},
     queues.JOB_FLEET: {"queue": queues.FLEET},
     queues.JOB_INGEST: {"queue": queues.INGEST},
@@ -22,7 +24,7 @@ VISIBILITY_TIMEOUT_SECONDS = 12 * 3600
 
 def make_app(broker_url: str) -> Celery:
     """A Celery application that speaks JSON over `broker_url` and stores no results."""
-    app = Celery("gpu_workers", broker=broker_url, include=["gpu_workers.jobs"])
+    app = Celery("gpu_workers", broker=broker_url, include=["gpu_workers.jobs", "gpu_workers.replay_jobs"])
     app.conf.update(
         accept_content=["json"],
         task_serializer="json",

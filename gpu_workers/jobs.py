@@ -67,16 +67,16 @@ def load_task(key: str) -> TaskBundle:
 @app.task(name=queues.JOB_ROLLOUT)
 def rollout_group(payload: dict[str, Any]) -> None:
     """One group; its report is sent whatever happens."""
-    job = _decode(payload, RolloutJob)
+    job = decode(payload, RolloutJob)
     started = time.time()
     try:
-        report = asyncio.run(run_group(job, _group_services()))
+        report = asyncio.run(run_group(job, group_services()))
     except Exception as error:  # process edge: the control plane must learn of a broken invariant too
         logger.exception("group %s", job.group_id)
         report = GroupReport(
             group_id=job.group_id,
             attempt=job.attempt,
-            error=_describe(error),
+            error=describe(error),
             boundary=str(Boundary.INFRASTRUCTURE),
             started_at=started,
             finished_at=time.time(),
@@ -89,7 +89,7 @@ def rollout_group(payload: dict[str, Any]) -> None:
 @app.task(name=queues.JOB_VERIFY)
 def verify_tasks(payload: dict[str, Any]) -> None:
     """Import check of some tasks."""
-    job = _decode(payload, VerifyJob)
+    job = decode(payload, VerifyJob)
     checks = asyncio.run(_check_all(job))
     report = TasksVerified(job_id=job.job_id, suite_id=job.suite_id, checks=checks)
     reporter().send(new_report("verified", report, report_id=f"verified.{job.job_id}"))
@@ -98,7 +98,7 @@ def verify_tasks(payload: dict[str, Any]) -> None:
 @app.task(name=queues.JOB_FLEET)
 def install_policy(payload: dict[str, Any]) -> None:
     """Install and retire adapters on every engine."""
-    job = _decode(payload, FleetJob)
+    job = decode(payload, FleetJob)
     started = time.monotonic()
     try:
         worker = settings()
@@ -107,7 +107,7 @@ def install_policy(payload: dict[str, Any]) -> None:
     except Exception as error:  # process edge
         logger.exception("install job %s", job.job_id)
         report = PolicyInstalled(
-            job_id=job.job_id, ok=False, message=_describe(error), duration_seconds=time.monotonic() - started
+            job_id=job.job_id, ok=False, message=describe(error), duration_seconds=time.monotonic() - started
         )
     reporter().send(new_report("installed", report, run_id=job.run_id, run_attempt=job.run_attempt))
 
@@ -115,7 +115,7 @@ def install_policy(payload: dict[str, Any]) -> None:
 @app.task(name=queues.JOB_TRAIN, acks_late=False)  # a dead attempt is never repeated: the lease starts the next one
 def train_run(payload: dict[str, Any]) -> None:
     """One trainer attempt, in a process of its own."""
-    job = _decode(payload, TrainJob)
+    job = decode(payload, TrainJob)
     try:
         ending = launching.run_trainer(job, settings().home)
         if ending.reported:
@@ -144,7 +144,7 @@ def _stop_trainers(**_: Any) -> None:
     launching.stop_all()
 
 
-def _decode(payload: dict[str, Any], kind: type[Job]) -> Job:
+def decode(payload: dict[str, Any], kind: type[Job]) -> Job:
     """A job from its message. One that cannot be read is logged and dropped: nobody is named to report it for."""
     try:
         return msgspec.convert(payload, kind)
@@ -153,9 +153,9 @@ def _decode(payload: dict[str, Any], kind: type[Job]) -> Job:
         raise
 
 
-def _describe(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
-        return "; ".join(_describe(inner) for inner in error.exceptions)
+        return "; ".join(describe(inner) for inner in error.exceptions)
     return str(error) if isinstance(error, WorkerError | StoreError) else f"{type(error).__name__}: {error}"
 
 
@@ -166,7 +166,7 @@ def _reason(error: Exception) -> ReasonCode:
     return ReasonCode.VERIFIER_CRASH if not isinstance(error, WorkerError | StoreError) else ReasonCode.TASK_INVALID
 
 
-def _group_services() -> GroupServices:
+def group_services() -> GroupServices:
     worker = settings()
     backend = sandbox_backend()
     return GroupServices(
@@ -196,7 +196,7 @@ async def _check_all(job: VerifyJob) -> list[TaskCheck]:
                 task = load_task(item.task)
                 return await check_task(task, sandbox_backend(), job.repeats, task_id=item.task_id)
             except Exception as error:  # process edge: one task must not lose the others' checks
-                logger.warning("check of task %s: %s", item.task_id, _describe(error))
-                return TaskCheck(task_id=item.task_id, ok=False, reason_code=_reason(error), message=_describe(error))
+                logger.warning("check of task %s: %s", item.task_id, describe(error))
+                return TaskCheck(task_id=item.task_id, ok=False, reason_code=_reason(error), message=describe(error))
 
     return await asyncio.gather(*(check(item) for item in job.items))

@@ -14,6 +14,8 @@ JOB_ROLLOUT = "ratchet.rollout_group"
 JOB_VERIFY = "ratchet.verify_tasks"
 JOB_TRAIN = "ratchet.train_run"
 JOB_FLEET = "ratchet.install_policy"
+JOB_REPRODUCE = "ratchet.reproduce_episode"
+JOB_PROBE = "ratchet.probe_tasks"
 
 CHANNEL_CHANGES = "ratchet.channels"  # Redis pub/sub topic: channel moved or token revoked
 

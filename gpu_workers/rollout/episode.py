@@ -61,8 +61,13 @@ class _Progress:
 
 async def run_episode(setup: EpisodeSetup, environment: Environment, index: int) -> Episode:
     """Run, close and judge one episode. A failure outside the policy is data in the record, never a raise."""
-    started = time.monotonic()
     session = TokenSession(setup.template, setup.task.conversation(setup.policy.num_shots), setup.policy)
+    return await play_episode(setup, environment, session, index)
+
+
+async def play_episode(setup: EpisodeSetup, environment: Environment, session: TokenSession, index: int) -> Episode:
+    """As `run_episode`, with the session that gives the policy's turns: sampled ones, or stored ones again."""
+    started = time.monotonic()
     sampling = msgspec.structs.replace(setup.sampling, seed=setup.sampling.seed + index)
     record = EpisodeRecord(index=index, seed=sampling.seed, stop_reason=StopReason.ERROR)
     progress = _Progress()

@@ -77,7 +77,7 @@ async def _run_episodes(job: RolloutJob, task: TaskBundle, services: GroupServic
     try:
         async with asyncio.TaskGroup() as tasks:
             running = [
-                tasks.create_task(run_episode(setup, _environment(task, services), index))
+                tasks.create_task(run_episode(setup, environment_of(task, services), index))
                 for index in range(job.group_size)
             ]
     finally:
@@ -85,7 +85,8 @@ async def _run_episodes(job: RolloutJob, task: TaskBundle, services: GroupServic
     return [episode.result() for episode in running]
 
 
-def _environment(task: TaskBundle, services: GroupServices) -> Environment:
+def environment_of(task: TaskBundle, services: GroupServices) -> Environment:
+    """A world of its own for one episode of the task."""
     if services.make_environment is not None:
         return services.make_environment(task)
     return ToolEnvironment(services.backend, task.contract, task.tools)

@@ -48,6 +48,8 @@ app.conf.update(
         queues.JOB_HEARTBEAT: {"queue": queues.HEARTBEAT},
         queues.JOB_ROLLOUT: {"queue": queues.ROLLOUT},
         queues.JOB_VERIFY: {"queue": queues.VERIFY},
+        queues.JOB_PROBE: {"queue": queues.VERIFY},
+        queues.JOB_REPRODUCE: {"queue": queues.ROLLOUT},
         queues.JOB_TRAIN: {"queue": queues.TRAIN},
         queues.JOB_FLEET: {"queue": queues.FLEET},
     },

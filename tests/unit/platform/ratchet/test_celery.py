@@ -18,6 +18,7 @@ def test_every_job_has_its_queue(job: str) -> None:
     queue = app.amqp.router.route({}, name)["queue"].name
     expected = {"ratchet.ingest_report": "ingest", "ratchet.heartbeat": "heartbeat", "ratchet.rollout_group": "rollout"}
     expected |= {"ratchet.verify_tasks": "verify", "ratchet.train_run": "train", "ratchet.install_policy": "fleet"}
+    expected |= {"ratchet.reproduce_episode": "rollout", "ratchet.probe_tasks": "verify"}
     assert queue == expected[name]
 
 

@@ -1,0 +1,68 @@
+"""Probes a task: shortcut policies are played for real, stored episodes are judged again; verdicts are compared."""
+
+from gpu_workers.contracts.enums import Boundary, Verdict
+from gpu_workers.contracts.groups import EpisodeRecord, TurnRecord
+from gpu_workers.contracts.replays import ProbeItem, ProbeJob, ShortcutVerdict, StoredVerdict, TaskProbe
+from gpu_workers.contracts.seams import WorkerError
+from gpu_workers.contracts.store import StoreError
+from gpu_workers.contracts.tasks import TaskBundle
+from gpu_workers.rollout.group import GroupServices
+from gpu_workers.rollout.playback import TextSession, play
+from gpu_workers.rollout.reproduce import ReplaySession, load_stored
+from gpu_workers.verifiers.shortcuts import shortcut_turns
+
+_OUTSIDE = frozenset({Boundary.INFRASTRUCTURE, Boundary.ENGINE})
+
+
+class ShortcutSession(TextSession):
+    """Writes one text; where that called a tool, answers with what the tool said."""
+
+    def __init__(self, task: TaskBundle, text: str) -> None:
+        super().__init__(task.prompt)
+        self._text: str | None = text
+
+    def next_turn(self) -> TurnRecord:
+        text = self.messages[-1].content if self._text is None else self._text
+        self._text = None
+        return TurnRecord(role="assistant", text=text, finish_reason="stop")
+
+
+async def probe_task(item: ProbeItem, job: ProbeJob, services: GroupServices) -> TaskProbe:
+    """Every shortcut and every stored episode, `repeats` times each. What cannot be measured is left out, and said."""
+    probe = TaskProbe(task_id=item.task_id)
+    try:
+        task = services.load_task(item.task)
+        turns = shortcut_turns(task, constant=job.constant, tool=job.tool)
+        for policy, text in sorted(turns.items()):
+            records = [await _play(task, ShortcutSession(task, text), services) for _ in range(job.repeats)]
+            probe.shortcuts.append(_shortcut(policy, records))
+        for episode in item.stored:
+            stored = load_stored(episode, item.task, services.store)
+            again = [_words(await _play(task, ReplaySession(stored), services)) for _ in range(job.repeats)]
+            probe.stored.append(StoredVerdict(episode_id=episode.episode_id, stored=_words(stored), again=again))
+    except (WorkerError, StoreError) as error:
+        probe.error = str(error)
+    return probe
+
+
+async def _play(task: TaskBundle, session: TextSession, services: GroupServices) -> EpisodeRecord:
+    record = await play(task, session, services)
+    if record.verdict is Verdict.ERROR and record.boundary in _OUTSIDE:
+        raise WorkerError(record.boundary or Boundary.INFRASTRUCTURE, record.message)
+    return record
+
+
+def _shortcut(policy: str, records: list[EpisodeRecord]) -> ShortcutVerdict:
+    """The best verdict of the repeats: one pass in several is a pass that a policy can find."""
+    best = max(records, key=lambda record: (record.success, record.reward or 0.0))
+    return ShortcutVerdict(
+        policy=policy,
+        verdict=str(best.verdict),
+        score=best.reward,
+        reason_code=str(best.reason_code),
+        agreed=len({_words(record) for record in records}) == 1,
+    )
+
+
+def _words(record: EpisodeRecord) -> str:
+    return str(record.verdict) if record.reward is None else f"{record.verdict} {record.reward:g}"

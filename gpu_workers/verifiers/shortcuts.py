@@ -1,0 +1,67 @@
+"""What a policy writes that does not do the task: empty, a constant, the prompt, the usual tool, a refusal. Pure."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpu_workers.contracts.tasks import TaskBundle, ToolSpec
+
+REFUSAL = "I'm sorry, but I can't help with that."
+
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_QUOTED = re.compile(r"\"([^\"\n]{1,200})\"|'([^'\n]{1,200})'")
+
+
+def shortcut_turns(task: TaskBundle, *, constant: str = "", tool: str = "") -> dict[str, str]:
+    """First turn of each shortcut policy that can play the task, by its name.
+
+    `frequent_tool` calls the suite's most frequent tool, or the task's first one, with arguments guessed from the
+    prompt; where the call is not the answer itself, its output is answered (see rollout.probe).
+    """
+    asked = _last_question(task)
+    turns = {"empty": "", "refusal": REFUSAL, "copy_prompt": asked}
+    if constant:
+        turns["constant"] = constant
+    if task.tools:
+        chosen = next((spec for spec in task.tools if spec.name == tool), task.tools[0])
+        turns["frequent_tool"] = write_call(chosen.name, guess_arguments(chosen, asked), task.tool_format)
+    return turns
+
+
+def guess_arguments(tool: ToolSpec, asked: str) -> dict[str, Any]:
+    """Required arguments by their type: numbers and quoted texts of the prompt in their order, else a first guess."""
+    numbers = iter(_NUMBER.findall(asked))
+    texts = iter([first or second for first, second in _QUOTED.findall(asked)] or asked.split()[-1:])
+    properties = tool.parameters.get("properties", {})
+    required = tool.parameters.get("required", list(properties))
+    return {name: _guess(properties.get(name, {}), numbers, texts) for name in required}
+
+
+def write_call(name: str, arguments: Mapping[str, Any], tool_format: str) -> str:
+    """A call as the task wants it written."""
+    if tool_format == "json":
+        return f"<tool_call>{json.dumps({'name': name, 'arguments': dict(arguments)})}</tool_call>"
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+
+
+def _guess(schema: Any, numbers: Iterator[str], texts: Iterator[str]) -> Any:
+    schema = schema if isinstance(schema, dict) else {}
+    if schema.get("enum"):
+        return schema["enum"][0]
+    match schema.get("type"):
+        case "integer":
+            return int(float(next(numbers, "1")))
+        case "number" | "float":
+            return float(next(numbers, "1"))
+        case "boolean":
+            return True
+        case "array":
+            return [_guess(schema.get("items", {}), numbers, texts)]
+        case "object" | "dict":
+            return {}
+    return next(texts, "")
+
+
+def _last_question(task: TaskBundle) -> str:
+    return next((message.content for message in reversed(task.prompt) if message.role == "user"), "")
