@@ -7,16 +7,28 @@ from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.groups import SandboxRecord, ToolCallRecord
 from gpu_workers.contracts.seams import Sandbox, SandboxBackend, WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract, ToolSpec
+from gpu_workers.sandboxes.decoys import Decoys, is_decoy, with_decoys
 from gpu_workers.sandboxes.tools import ToolBox, ToolError
+from gpu_workers.sandboxes.watch import DecoyWatch
 
 
 class ToolEnvironment:
     """Implements contracts.seams.Environment. An episode that never calls a tool never starts a sandbox."""
 
-    def __init__(self, backend: SandboxBackend, contract: EnvironmentContract, tools: Sequence[ToolSpec]) -> None:
+    def __init__(
+        self,
+        backend: SandboxBackend,
+        contract: EnvironmentContract,
+        tools: Sequence[ToolSpec],
+        *,
+        decoys: Decoys | None = None,
+    ) -> None:
         self._backend = backend
         self._contract = contract
         self._tools = list(tools)
+        self._decoys = decoys
+        self._watch: DecoyWatch | None = None
+        self._changed_decoys: list[str] = []
         self._sandbox: Sandbox | None = None
         self._toolbox: ToolBox | None = None
         self._closed = False
@@ -31,13 +43,21 @@ class ToolEnvironment:
         if self._closed:
             raise RuntimeError("step after close")
         toolbox = await self._ready()
-        return await toolbox.call(name, arguments)
+        call = await toolbox.call(name, arguments)
+        if self._watch is not None:
+            call.opened_decoys = self._watch.take()
+        return call
 
     async def state(self) -> dict[str, bytes]:
         """Files of the workspace; ends the sandbox's processes."""
         if self._sandbox is None:
             return {path: text.encode() for path, text in self._contract.files.items()}
-        return await self._sandbox.files()
+        self._end_watch()  # what follows is our own reading
+        files = await self._sandbox.files()
+        if self._decoys is None:
+            return files
+        self._changed_decoys = self._decoys.changed(files)
+        return {path: data for path, data in files.items() if not is_decoy(path)}
 
     async def close(self) -> None:
         """Idempotent."""
@@ -46,22 +66,42 @@ class ToolEnvironment:
 
     @property
     def record(self) -> SandboxRecord:
-        return SandboxRecord() if self._sandbox is None else self._sandbox.record
+        if self._sandbox is None:
+            return SandboxRecord()
+        record = self._sandbox.record
+        if self._decoys is not None:
+            record.canary, record.changed_decoys = self._decoys.canary, self._changed_decoys
+        return record
 
     async def _ready(self) -> ToolBox:
         if self._toolbox is None:
             # Kept before it starts: a sandbox that fails half-way is still closed and its log kept.
-            self._sandbox = self._backend.create(self._contract)
+            contract = self._contract if self._decoys is None else with_decoys(self._contract, self._decoys)
+            self._sandbox = self._backend.create(contract)
             await self._sandbox.start()
+            if self._decoys is not None:
+                self._watch = watch_decoys(self._sandbox, self._decoys)
             try:
                 self._toolbox = ToolBox(self._sandbox, self._tools, self._contract.limits.output_bytes)
             except ToolError as error:
                 raise WorkerError(Boundary.ENVIRONMENT, str(error), retryable=False) from error
         return self._toolbox
 
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
     async def _drop(self) -> None:
+        self._end_watch()
         sandbox, self._toolbox = self._sandbox, None
         if sandbox is not None:
             await sandbox.close()
             if not self._closed:
                 self._sandbox = None
+
+
+def watch_decoys(sandbox: Sandbox, decoys: Decoys) -> DecoyWatch | None:
+    """A watch where the backend lets the worker see the workspace; elsewhere the canary alone must tell."""
+    workspace_fd = getattr(sandbox, "workspace_fd", -1)
+    return DecoyWatch(workspace_fd, decoys.files()) if workspace_fd >= 0 else None

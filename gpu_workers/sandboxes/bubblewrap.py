@@ -93,6 +93,11 @@ class BubblewrapSandbox(ResidentSandbox):
             f"sum of the tree; {limits.num_processes} processes by RLIMIT_NPROC; python {python}"
         )
 
+    @property
+    def workspace_fd(self) -> int:
+        """The worker's own descriptor of the workspace, by which it can be watched; -1 where there is none."""
+        return self._channel.workspace_fd
+
     async def files(self) -> dict[str, bytes]:
         """End the process tree, then read the workspace."""
         if self._snapshot is None:
@@ -104,7 +109,7 @@ class BubblewrapSandbox(ResidentSandbox):
             self._channel.release()
             self.log.add(f"files: {len(self._snapshot.files)} of {self._snapshot.num_bytes} bytes")
             for refused in self._snapshot.refused:
-                self.log.add(f"file refused: {refused}")
+                self.log.refuse(refused)
         return self._snapshot.files
 
 

@@ -17,6 +17,7 @@ from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract
 from gpu_workers.sandboxes.bounds import WORKSPACE
+from gpu_workers.sandboxes.decoys import root_links
 
 INNER_UID = 65534
 SHM_BYTES = 16 * 2**20
@@ -137,6 +138,8 @@ def command_line(
     for name in ("lib", "lib64", "bin", "sbin"):
         if Path("/usr", name).exists():
             line += ["--symlink", f"usr/{name}", f"/{name}"]
+    for link, target in root_links(contract).items():
+        line += ["--symlink", f"{WORKSPACE.removeprefix('/')}/{target}", link]
     if python.prefix:
         line += ["--ro-bind", python.prefix, python.prefix]
     line += [

@@ -18,6 +18,7 @@ class EventLog:
     started: float = field(default_factory=time.monotonic)
     lines: list[str] = field(default_factory=list)
     limits_hit: list[str] = field(default_factory=list)
+    refused_files: list[str] = field(default_factory=list)
 
     def add(self, text: str) -> None:
         """Append `text` behind the seconds since the sandbox was created."""
@@ -32,10 +33,16 @@ class EventLog:
         if limit and limit not in self.limits_hit:
             self.limits_hit.append(limit)
 
+    def refuse(self, what: str) -> None:
+        """A file that could not be taken: `path: reason`."""
+        self.refused_files.append(what)
+        self.add(f"file refused: {what}")
+
     def record(self) -> SandboxRecord:
         return SandboxRecord(
             backend=self.backend,
             isolation=self.isolation,
             limits_hit=list(self.limits_hit),
             log="\n".join(self.lines),
+            refused_files=list(self.refused_files),
         )

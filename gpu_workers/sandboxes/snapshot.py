@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 MAX_FILES = 1000
 MAX_ENTRIES = 10_000
 MAX_DEPTH = 16
+MAX_TARGET = 200  # characters of a link's target that are told
 OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -52,7 +53,7 @@ def _read_entry(snapshot: Snapshot, folder_fd: int, name: str, path: str, depth:
         return
     kind = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
     if not (stat.S_ISREG(kind.st_mode) or stat.S_ISDIR(kind.st_mode)):
-        snapshot.refuse(path, "not a regular file")
+        snapshot.refuse(path, _what_else(folder_fd, name, kind.st_mode))
         return
     fd = os.open(name, OPEN_FLAGS, dir_fd=folder_fd)
     try:
@@ -66,6 +67,15 @@ def _read_entry(snapshot: Snapshot, folder_fd: int, name: str, path: str, depth:
             _read_file(snapshot, fd, path, kind.st_size)
     finally:
         os.close(fd)
+
+
+def _what_else(folder_fd: int, name: str, mode: int) -> str:
+    """Why an entry that is neither file nor folder is refused."""
+    if stat.S_ISLNK(mode):
+        return f"not a regular file but a link to {os.readlink(name, dir_fd=folder_fd)[:MAX_TARGET]!r}"
+    return (
+        f"not a regular file but a {'FIFO' if stat.S_ISFIFO(mode) else 'socket' if stat.S_ISSOCK(mode) else 'device'}"
+    )
 
 
 def _read_file(snapshot: Snapshot, fd: int, path: str, size: int) -> None:
