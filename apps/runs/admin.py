@@ -3,7 +3,18 @@
 from django.contrib import admin
 
 from apps.accounts.admin_base import ReadOnlyAdmin
-from apps.runs.models import Batch, Checkpoint, Episode, FleetInstall, Group, IngestedReport, Run, RunAttempt, RunEvent
+from apps.runs.models import (
+    Batch,
+    Checkpoint,
+    Episode,
+    FleetInstall,
+    Group,
+    IngestedReport,
+    Reproduction,
+    Run,
+    RunAttempt,
+    RunEvent,
+)
 
 
 @admin.register(Run)
@@ -37,6 +48,13 @@ class EpisodeAdmin(ReadOnlyAdmin):
     list_display = ["id", "group", "index", "verdict", "reward", "reason_code", "total_seconds"]
     list_filter = ["verdict", "reason_code"]
     exclude = ["answer", "message", "evidence"]
+
+
+@admin.register(Reproduction)
+class ReproductionAdmin(ReadOnlyAdmin):
+    list_display = ["id", "episode", "state", "outcome", "verdict", "reward", "num_calls_different", "created_at"]
+    list_filter = ["state", "outcome", "marked_flaky"]
+    exclude = ["message", "evidence", "calls"]
 
 
 @admin.register(Checkpoint)

@@ -8,6 +8,7 @@ from kombu import Queue
 
 from gpu_workers.contracts import queues
 from gpu_workers.contracts.messages import BatchMessage, FleetJob, RolloutJob, StopMessage, TrainJob
+from gpu_workers.contracts.replays import ReproduceJob
 from ratchet.celery import app
 
 ADVANCE = "apps.runs.jobs.advance"
@@ -16,6 +17,10 @@ BUILD_DATASET = "apps.runs.jobs.build_dataset"
 
 def send_rollout(job: RolloutJob) -> None:
     _send(queues.JOB_ROLLOUT, queues.ROLLOUT, job)
+
+
+def send_reproduce(job: ReproduceJob) -> None:
+    _send(queues.JOB_REPRODUCE, queues.ROLLOUT, job)
 
 
 def send_train(job: TrainJob) -> None:

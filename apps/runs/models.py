@@ -353,3 +353,6 @@ class IngestedReport(models.Model):
     run_id = models.UUIDField(null=True)
     refused = models.CharField(max_length=200, blank=True)  # why, e.g. dead attempt
     at = models.DateTimeField(auto_now_add=True)
+
+
+from apps.runs.reproductions.models import Reproduction as Reproduction  # noqa: E402  a model of this app

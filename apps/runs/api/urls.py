@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from apps.runs.api import episode_views, views
+from apps.runs.api import episode_views, reproduction_views, views
 
 urlpatterns = [
     path("runs/", views.RunList.as_view(), name="api-runs"),
@@ -19,4 +19,15 @@ urlpatterns = [
     path("groups/<uuid:pk>/", episode_views.GroupDetail.as_view(), name="api-group"),
     path("episodes/", episode_views.EpisodeList.as_view(), name="api-episodes"),
     path("episodes/<uuid:pk>/", episode_views.EpisodeDetail.as_view(), name="api-episode"),
+    path("episodes/<uuid:pk>/reproduce/", reproduction_views.EpisodeReproduce.as_view(), name="api-episode-reproduce"),
+    path(
+        "episodes/<uuid:pk>/reproductions/",
+        reproduction_views.EpisodeReproductions.as_view(),
+        name="api-episode-reproductions",
+    ),
+    path(
+        "episodes/<uuid:pk>/reproductions/<uuid:reproduction>/",
+        reproduction_views.ReproductionDetail.as_view(),
+        name="api-reproduction",
+    ),
 ]

@@ -10,6 +10,7 @@ import msgspec
 from django.db import IntegrityError, transaction
 
 from apps.runs.models import FleetInstall, IngestedReport, Run
+from apps.runs.reproductions.services import apply_reproduction
 from apps.runs.services import installs
 from apps.runs.services.controls import lock_run
 from apps.runs.services.group_reports import apply_group
@@ -125,6 +126,7 @@ _HANDLERS: dict[str, Callable[[Report], str]] = {
     "trainer_failed": _trainer(apply_failed),
     "installed": _installed,
     "verified": _verified,
+    "reproduced": apply_reproduction,
     "sample": _sample,
 }
 
