@@ -194,7 +194,9 @@ async def _check_all(job: VerifyJob) -> list[TaskCheck]:
         async with slots:
             try:
                 task = load_task(item.task)
-                return await check_task(task, sandbox_backend(), job.repeats, task_id=item.task_id)
+                return await check_task(
+                    task, sandbox_backend(), job.repeats, bad_repeats=job.bad_repeats, task_id=item.task_id
+                )
             except Exception as error:  # process edge: one task must not lose the others' checks
                 logger.warning("check of task %s: %s", item.task_id, describe(error))
                 return TaskCheck(task_id=item.task_id, ok=False, reason_code=_reason(error), message=describe(error))

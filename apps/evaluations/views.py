@@ -21,7 +21,14 @@ from apps.evaluations.selectors import (
 from apps.policies.selectors import find_policy, lineage
 from apps.runs.selectors import verdicts_of, visible_runs
 from apps.tasks.models import SplitName, TaskState
-from apps.tasks.selectors import find_suite, find_task, load_bundle, may_read_content, representativeness
+from apps.tasks.selectors import (
+    check_progress,
+    find_suite,
+    find_task,
+    load_bundle,
+    may_read_content,
+    representativeness,
+)
 from apps.tasks.services import note_heldout_look
 from ratchet.pages import filters, page, query_of, reader
 
@@ -91,6 +98,9 @@ def suite(request: HttpRequest, pk: UUID) -> HttpResponse:
         page_of=paginator.get_page(request.GET.get("page")), num_tasks=paginator.count,
         query=query_of(chosen),
         quarantined=list(found.tasks.filter(state=TaskState.QUARANTINED).order_by("position")[:100]),
+        released=list(found.tasks.exclude(released_at=None).select_related("released_by").order_by("position")[:100]),
+        may_release=has_permission(user, Permission.TASK_RELEASE, found.project),
+        may_check=has_permission(user, Permission.SUITE_CREATE, found.project), progress=check_progress(found),
         ledger=heldout_ledger(found), rotation_after=ROTATION_AFTER, splits=SplitName.choices,
         task_states=TaskState.choices, reads_heldout=has_permission(user, Permission.HELDOUT_READ, found.project),
         runs=list(visible_runs(user).filter(suite=found)[:10]),

@@ -1,4 +1,7 @@
-"""The checks every task passes before it is used: sent to workers in chunks, applied once, sent again when lost."""
+"""The checks every task passes before it is used: sent to workers in chunks, applied once, sent again when lost.
+
+A check judges the reference (must pass), the empty answer and every known-bad answer (must fail), each several times.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -6,6 +9,7 @@ from datetime import timedelta
 from functools import partial
 from uuid import UUID
 
+from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
@@ -15,13 +19,25 @@ from apps.audit.services import record
 from apps.tasks.models import SplitName, Suite, SuiteState, Task, TaskState
 from apps.tasks.states import SUITE_TRANSITIONS, TASK_TRANSITIONS, check_transition
 from gpu_workers.contracts import queues
+from gpu_workers.contracts.enums import VerifierKind
 from gpu_workers.contracts.groups import jsonable
 from gpu_workers.contracts.messages import TaskCheck, VerifyItem, VerifyJob
 from ratchet.celery import app
 from ratchet.problems import Problem
 
+# Verifiers that only compare texts: hundreds of verdicts a second, so every one is repeated.
+PURE_KINDS = frozenset({VerifierKind.EXACT, VerifierKind.NUMBER, VerifierKind.TOOL_CALL})
 CHUNK = 50  # tasks a message: small enough to spread over workers
+SANDBOXED_CHUNK = 5  # seconds each: progress shows, and a lost message costs little
 LOST_AFTER = timedelta(minutes=5)  # without any check coming back
+
+
+def start_checks(suite: Suite) -> None:
+    """Begin to check every unchecked task of a suite; progress counts from here. The caller holds the suite's row."""
+    suite.checks_started_at = timezone.now()
+    suite.num_to_check = suite.tasks.filter(state=TaskState.UNCHECKED).count()
+    suite.save(update_fields=["checks_started_at", "num_to_check"])
+    send_checks(suite)
 
 
 def send_checks(suite: Suite) -> None:
@@ -30,9 +46,16 @@ def send_checks(suite: Suite) -> None:
     suite.save(update_fields=["checks_sent_at"])
     tasks = list(suite.tasks.filter(state=TaskState.UNCHECKED).order_by("position").values_list("pk", "bundle"))
     stamp = int(suite.checks_sent_at.timestamp())
-    for start in range(0, len(tasks), CHUNK):
-        items = [VerifyItem(task_id=str(pk), task=bundle) for pk, bundle in tasks[start : start + CHUNK]]
-        job = VerifyJob(job_id=f"verify-{suite.pk}-{stamp}-{start}", suite_id=str(suite.pk), items=items)
+    pure = suite.verifier.get("kind") in PURE_KINDS
+    chunk = CHUNK if pure else SANDBOXED_CHUNK
+    for start in range(0, len(tasks), chunk):
+        job = VerifyJob(
+            job_id=f"verify-{suite.pk}-{stamp}-{start}",
+            suite_id=str(suite.pk),
+            items=[VerifyItem(task_id=str(pk), task=bundle) for pk, bundle in tasks[start : start + chunk]],
+            repeats=settings.CHECK_REPEATS,
+            bad_repeats=0 if pure else settings.CHECK_BAD_REPEATS,
+        )
         # robust: the suite is stored; what a broker that is down did not take is sent again by resend_checks.
         transaction.on_commit(partial(_send, jsonable(job)), robust=True)
 
@@ -95,7 +118,7 @@ def recheck_suite(*, suite: Suite, by: User | None) -> Suite:
     )
     suite.state, suite.status_message = SuiteState.CHECKING, "Checking again."
     suite.save(update_fields=["state", "status_message"])
-    send_checks(suite)
+    start_checks(suite)
     record(tag="user:suite:recheck", by=by, project=suite.project, subject=suite, after={"suite": str(suite)})
     return suite
 

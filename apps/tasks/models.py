@@ -3,6 +3,7 @@
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
+from django.db.models import Value
 from uuid6 import uuid7
 
 from apps.accounts.models import Project
@@ -30,7 +31,11 @@ class Suite(models.Model):
     content_hash = models.CharField(max_length=64)  # over (key, split, task hash) of every task
     state = models.CharField(max_length=16, choices=SuiteState, default=SuiteState.CHECKING)
     status_message = models.TextField(blank=True)
+    # [{path, message}]: what the import changed or left out
+    import_notes = models.JSONField(default=list, db_default=Value([], models.JSONField()))
     checks_sent_at = models.DateTimeField(null=True)  # last time checks were sent or came back
+    checks_started_at = models.DateTimeField(null=True)
+    num_to_check = models.PositiveIntegerField(default=0, db_default=0)  # tasks that were unchecked then
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL)
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -70,14 +75,23 @@ class Task(models.Model):
     cluster = models.CharField(max_length=200, blank=True)
     tags = ArrayField(models.CharField(max_length=100), default=list, blank=True)
     state = models.CharField(max_length=16, choices=TaskState, default=TaskState.UNCHECKED)
+    # Why its check failed; kept when a person releases the task, so that it can be put back.
     quarantine_code = models.CharField(max_length=40, blank=True)
     quarantine_message = models.TextField(blank=True)
+    released_at = models.DateTimeField(null=True)
+    released_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    release_reason = models.TextField(blank=True, db_default="")
 
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["suite", "key"], name="task_key_unique"),
             models.CheckConstraint(condition=models.Q(split__in=SplitName.values), name="task_split_known"),
             models.CheckConstraint(condition=models.Q(state__in=TaskState.values), name="task_state_known"),
+            models.CheckConstraint(
+                condition=models.Q(released_at=None, release_reason="")
+                | (models.Q(released_at__isnull=False, state="ready") & ~models.Q(release_reason="")),
+                name="task_release_has_reason",
+            ),
         ]
         indexes = [models.Index(fields=["suite", "split", "state", "position"])]
         ordering = ["position"]

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import msgspec
 from django.db.models import Count, Q, QuerySet
+from django.utils import timezone
 
 from apps.accounts.models import Project
 from apps.accounts.permissions import Actor, Permission, has_permission, not_found, permitted_projects
@@ -50,6 +51,23 @@ class Representativeness:
     largest_cluster_share: float | None = None  # of the held-out tasks; None: no clusters declared
 
 
+@dataclass(frozen=True)
+class CheckProgress:
+    """Checks of a suite's tasks since they were last started. `left_seconds` None: nothing to estimate from."""
+
+    state: str
+    done: int
+    total: int
+    ready: int
+    quarantined: int
+    left_seconds: float | None
+
+    @property
+    def mark(self) -> str:
+        """Changes when a page must be drawn anew."""
+        return self.state
+
+
 def visible_suites(user: Actor) -> QuerySet[Suite]:
     """Suites of the projects in which the user may read suites, newest first, with counts of their tasks."""
     projects = permitted_projects(user, Permission.SUITE_READ)
@@ -60,6 +78,7 @@ def visible_suites(user: Actor) -> QuerySet[Suite]:
             num_tasks=Count("tasks"),
             num_ready=Count("tasks", filter=Q(tasks__state=TaskState.READY)),
             num_quarantined=Count("tasks", filter=Q(tasks__state=TaskState.QUARANTINED)),
+            num_unchecked=Count("tasks", filter=Q(tasks__state=TaskState.UNCHECKED)),
         )
         .order_by("-id")
     )
@@ -104,6 +123,7 @@ def resolve_suite(project: Project, ref: str) -> Suite:
     else:
         found = suites.filter(state=SuiteState.READY).first()
     if found is not None and found.state == SuiteState.READY:
+        _require_declared(found)
         return found
     newest = found or suites.first()
     if newest is None or (version and found is None):
@@ -114,6 +134,22 @@ def resolve_suite(project: Project, ref: str) -> Suite:
     raise Problem("suite_not_usable", 400, f"The suite {message}.", [{"path": "suite", "message": message}])
 
 
+def _require_declared(suite: Suite) -> None:
+    """Refuse what no import lets in: a suite that does not say what it measures, or keeps no task from training."""
+    missing = [
+        name
+        for name, stated in (
+            ("its task distribution", bool(suite.distribution.strip())),
+            ("its failure modes", bool(suite.failure_modes)),
+            ("a held-out set", suite.tasks.filter(split=SplitName.HELDOUT, state=TaskState.READY).exists()),
+        )
+        if not stated
+    ]
+    if missing:
+        message = f"{suite} does not declare {' and '.join(missing)}: import it again with that"
+        raise Problem("suite_undeclared", 400, f"The suite {message}.", [{"path": "suite", "message": message}])
+
+
 def ready_tasks(suite: Suite, split: str) -> QuerySet[Task]:
     """Usable tasks of a split in order of import."""
     return suite.tasks.filter(split=split, state=TaskState.READY).order_by("position")
@@ -122,6 +158,21 @@ def ready_tasks(suite: Suite, split: str) -> QuerySet[Task]:
 def load_bundle(task: Task) -> TaskBundle:
     """The task's stored content, checked against its hash. No permission is checked here: callers do."""
     return msgspec.json.decode(get_store().get(task.bundle), type=TaskBundle)
+
+
+def check_progress(suite: Suite) -> CheckProgress:
+    """How far the checks of a suite's tasks are. Only counts: no content."""
+    states = Counter(suite.tasks.values_list("state", flat=True))
+    total = suite.num_to_check or states.total()
+    num_done = max(0, total - states[TaskState.UNCHECKED])
+    seconds = None
+    if num_done and suite.checks_started_at is not None and suite.state == SuiteState.CHECKING:
+        spent = (timezone.now() - suite.checks_started_at).total_seconds()
+        seconds = spent / num_done * (total - num_done)
+    return CheckProgress(
+        state=suite.state, done=num_done, total=total, ready=states[TaskState.READY],
+        quarantined=states[TaskState.QUARANTINED], left_seconds=seconds,
+    )  # fmt: skip
 
 
 def representativeness(suite: Suite) -> Representativeness:
@@ -150,7 +201,9 @@ def representativeness(suite: Suite) -> Representativeness:
     return Representativeness(
         splits=[counts for counts in splits if counts.total],
         tags=[TagCounts(tag, dict(counts)) for tag, counts in sorted(tags.items())],
-        quarantine_reasons=dict(Counter(code for *_, code in rows if code).most_common()),
+        quarantine_reasons=dict(
+            Counter(code for _, state, *_, code in rows if state == TaskState.QUARANTINED).most_common()
+        ),
         num_duplicates=sum(count - 1 for count in prompts.values()),
         shared_clusters=sorted(clusters[SplitName.TRAIN].keys() & heldout.keys()),
         largest_cluster_share=max(heldout.values()) / heldout.total() if heldout else None,

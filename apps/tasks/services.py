@@ -1,7 +1,7 @@
-"""Writes of tasks: import a suite, release a task from quarantine, note a look at held-out content."""
+"""Writes of tasks: import a suite, note a look at held-out content; checks and quarantine are in modules beside."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from django.db import transaction
@@ -10,11 +10,11 @@ from django.db.models import Max
 from apps.accounts.models import Project, User
 from apps.accounts.permissions import Permission, require
 from apps.audit.services import record
-from apps.tasks.checks import apply_checks, finish_checks, recheck_suite, resend_checks, send_checks
+from apps.tasks.checks import apply_checks, recheck_suite, resend_checks, start_checks
 from apps.tasks.content import PreparedTask, content_hash, declared, definition_errors, prepare, task_errors
-from apps.tasks.models import SplitName, Suite, SuiteState, Task, TaskState
+from apps.tasks.models import SplitName, Suite, SuiteState, Task
+from apps.tasks.quarantine import put_back_task, release_task
 from apps.tasks.selectors import load_bundle, ready_tasks
-from apps.tasks.states import TASK_TRANSITIONS, check_transition
 from apps.tasks.suites.definition import SuiteDefinition, SuiteTask
 from ratchet.problems import Problem
 from ratchet.store import get_store
@@ -23,6 +23,7 @@ __all__ = [
     "apply_checks",
     "import_suite",
     "note_heldout_look",
+    "put_back_task",
     "recheck_suite",
     "release_task",
     "resend_checks",
@@ -37,9 +38,11 @@ def import_suite(
     tasks: Sequence[SuiteTask],
     by: User | None,
     source: str = "jsonl",
+    notes: Sequence[Mapping[str, str]] = (),
 ) -> Suite:
     """Store a suite as its next version and have every task checked; nothing is stored of one that is refused.
 
+    `notes` ({path, message}) say what the import changed or left out; they stay with the suite.
     Identical content gives the version that exists already; where that failed its checks, they are made again.
     Raises Problem 422 naming every field or task that is wrong.
     """
@@ -64,38 +67,18 @@ def import_suite(
             source=source,
             content_hash=digest,
             created_by=by,
+            import_notes=[dict(note) for note in notes],
             status_message="Checking that every reference passes and every known-bad answer fails.",
             **columns,
         )
         Task.objects.bulk_create(_rows(suite, prepared, keys), batch_size=500)
-        send_checks(suite)
-        after = {"suite": str(suite), "content_hash": digest, "num_tasks": len(prepared), "source": source}
+        start_checks(suite)
+        after = {
+            "suite": str(suite), "content_hash": digest, "num_tasks": len(prepared), "source": source,
+            "import_notes": suite.import_notes,
+        }  # fmt: skip
         record(tag="user:suite:import", by=by, project=project, subject=suite, after=after)
     return suite
-
-
-@transaction.atomic
-def release_task(*, task: Task, by: User | None, reason: str) -> Task:
-    """Take a task out of quarantine on a person's word. Raises Problem 409 where it is not in quarantine."""
-    require(by, Permission.TASK_RELEASE, task.suite.project)
-    if not reason.strip():
-        errors = [{"path": "reason", "message": "is empty"}]
-        raise Problem("invalid", 400, "Say why the check was wrong about this task.", errors)
-    suite = Suite.objects.select_for_update(of=("self",)).select_related("project").get(pk=task.suite_id)
-    task = Task.objects.select_for_update().get(pk=task.pk)
-    if task.state != TaskState.QUARANTINED:
-        raise Problem("not_quarantined", 409, f"Task {task.key} is {task.get_state_display().lower()}.")
-    check_transition(TASK_TRANSITIONS, task.state, TaskState.READY)
-    before = {"state": task.state, "code": task.quarantine_code, "message": task.quarantine_message}
-    task.state, task.quarantine_code, task.quarantine_message = TaskState.READY, "", ""
-    task.save(update_fields=["state", "quarantine_code", "quarantine_message"])
-    if suite.state == SuiteState.FAILED:
-        finish_checks(suite)
-    after = {"state": task.state, "task": task.key, "suite": str(suite)}
-    record(
-        tag="user:task:release", by=by, project=suite.project, subject=task, before=before, after=after, reason=reason
-    )
-    return task
 
 
 def note_heldout_look(*, suite: Suite, by: User, task_keys: Sequence[str]) -> None:

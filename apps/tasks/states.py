@@ -10,7 +10,7 @@ SUITE_TRANSITIONS: dict[str, frozenset[str]] = {
 TASK_TRANSITIONS: dict[str, frozenset[str]] = {
     TaskState.UNCHECKED: frozenset({TaskState.READY, TaskState.QUARANTINED}),
     TaskState.QUARANTINED: frozenset({TaskState.READY, TaskState.UNCHECKED}),  # released; checked again
-    TaskState.READY: frozenset(),
+    TaskState.READY: frozenset({TaskState.QUARANTINED}),  # put back, and only what a person had released
 }
 
 

@@ -107,10 +107,13 @@ class VerifyItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifyJob(msgspec.Struct, frozen=True, kw_only=True):
+    """`repeats` verdicts of the reference must agree, and `bad_repeats` (0: as many) of every answer that must fail."""
+
     job_id: str
     suite_id: str
     items: list[VerifyItem]
-    repeats: int = 2
+    repeats: int = 3
+    bad_repeats: int = 0
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,10 +10,13 @@ from gpu_workers.verifiers.registry import get_verifier
 from gpu_workers.verifiers.results import TaskError
 
 
-async def check_task(task: TaskBundle, backend: SandboxBackend, repeats: int = 2, *, task_id: str = "") -> TaskCheck:
-    """Judge a task's own reference, the empty answer and every known-bad answer `repeats` times each.
+async def check_task(
+    task: TaskBundle, backend: SandboxBackend, repeats: int = 3, *, bad_repeats: int = 0, task_id: str = ""
+) -> TaskCheck:
+    """Judge a task's own reference `repeats` times, the empty answer and every known-bad answer `bad_repeats` times.
 
-    `ok` False names the first thing that is wrong. Raises WorkerError(INFRASTRUCTURE) when this host has no sandbox.
+    `bad_repeats` 0: as often as the reference; a contract may ask for more of both. `ok` False names the first thing
+    that is wrong. Raises WorkerError(INFRASTRUCTURE) when this host has no sandbox.
     """
     name = task_id or task.key
     try:
@@ -32,8 +35,11 @@ async def check_task(task: TaskBundle, backend: SandboxBackend, repeats: int = 2
     trials = [("the reference", reference, Verdict.PASS), ("the empty answer", answer_episode(task, ""), Verdict.FAIL)]
     for index, answer in enumerate(task.known_bad):
         trials.append((f"known_bad[{index}]", answer_episode(task, answer), Verdict.FAIL))
+    repeats = max(1, repeats, task.contract.determinism_runs)
+    bad_repeats = max(bad_repeats or repeats, task.contract.determinism_runs)
     for what, episode, wanted in trials:
-        if problem := await _try(verifier, task, what, episode, wanted, max(1, repeats)):
+        times = repeats if wanted == Verdict.PASS else bad_repeats
+        if problem := await _try(verifier, task, what, episode, wanted, times):
             return TaskCheck(task_id=name, ok=False, reason_code=problem[0], message=problem[1])
     return TaskCheck(task_id=name, ok=True)
 

@@ -57,6 +57,8 @@ class Env:
     rollout_concurrency: int
     torch_threads: int
     trainer_ranks: int
+    check_repeats: int
+    check_bad_repeats: int
 
     @property
     def gateway_url(self) -> str:
@@ -70,6 +72,7 @@ VARIABLES = frozenset(
         "DATABASE_URL", "DATABASE_POOL_SIZE", "REDIS_URL", "CELERY_BROKER_URL", "OBJECT_STORE_URL",
         "RATCHET_ENGINE_PORT", "RATCHET_ENGINE_MODEL", "RATCHET_GATEWAY_PORT", "RATCHET_WORKER_SECRET",
         "ROLLOUT_CONCURRENCY", "TORCH_THREADS", "RATCHET_TRAINER_RANKS", "RATCHET_PORT", "ROLLOUT_ENGINE_URLS",
+        "CHECK_REPEATS", "CHECK_BAD_REPEATS",
     }
 )  # fmt: skip
 
@@ -185,6 +188,8 @@ def load_env(values: Mapping[str, str] | None = None, *, root: Path = ROOT) -> E
         rollout_concurrency=read.number("ROLLOUT_CONCURRENCY", 48, 1, 512),
         torch_threads=read.number("TORCH_THREADS", 1, 1, 256),
         trainer_ranks=read.number("RATCHET_TRAINER_RANKS", 1, 1, 1024),
+        check_repeats=read.number("CHECK_REPEATS", 3, 1, 20),
+        check_bad_repeats=read.number("CHECK_BAD_REPEATS", 1, 1, 20),
     )
     if read.problems:
         raise EnvError(read.problems)

@@ -4,7 +4,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from apps.tasks.models import SplitName, Suite, Task
+from apps.tasks.models import SplitName, Suite, SuiteState, Task
 from apps.tasks.sources import BUILDERS
 
 
@@ -18,6 +18,25 @@ class SuiteVerifierSerializer(serializers.Serializer[Any]):
     version = serializers.IntegerField()
 
 
+class ImportNoteSerializer(serializers.Serializer[Any]):
+    """What the import changed or left out, e.g. a network access that is denied here."""
+
+    path = serializers.CharField()
+    message = serializers.CharField()
+
+
+class CheckProgressSerializer(serializers.Serializer[Any]):
+    """Checks since they were last started; `mark` changes with the suite's state."""
+
+    state = serializers.ChoiceField(choices=SuiteState.choices)
+    mark = serializers.CharField()
+    done = serializers.IntegerField()
+    total = serializers.IntegerField()
+    ready = serializers.IntegerField()
+    quarantined = serializers.IntegerField()
+    left_seconds = serializers.FloatField(allow_null=True)
+
+
 class SuiteSerializer(serializers.ModelSerializer[Suite]):
     project = serializers.SlugRelatedField[Any](slug_field="slug", read_only=True)
     created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True, allow_null=True)
@@ -26,13 +45,15 @@ class SuiteSerializer(serializers.ModelSerializer[Suite]):
     num_tasks = serializers.IntegerField(read_only=True)
     num_ready = serializers.IntegerField(read_only=True)
     num_quarantined = serializers.IntegerField(read_only=True)
+    num_unchecked = serializers.IntegerField(read_only=True, help_text="still waiting for their check")
+    import_notes = ImportNoteSerializer(many=True, read_only=True)
 
     class Meta:
         model = Suite
         fields = [
             "id", "project", "slug", "version", "title", "description", "distribution", "failure_modes", "verifier",
             "source", "content_hash", "state", "status_message", "num_tasks", "num_ready", "num_quarantined",
-            "created_by", "created_at",
+            "num_unchecked", "import_notes", "created_by", "created_at",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -72,6 +93,7 @@ class TaskSerializer(serializers.ModelSerializer[Task]):
     """Content fields are null where `content_hidden` is true."""
 
     suite = serializers.UUIDField(source="suite_id", read_only=True)
+    released_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True, allow_null=True)
     content_hidden = serializers.SerializerMethodField()
     prompt_preview = serializers.SerializerMethodField()
 
@@ -79,7 +101,7 @@ class TaskSerializer(serializers.ModelSerializer[Task]):
         model = Task
         fields = [
             "id", "suite", "key", "split", "position", "task_hash", "cluster", "tags", "state", "quarantine_code",
-            "quarantine_message", "content_hidden", "prompt_preview",
+            "quarantine_message", "released_at", "released_by", "release_reason", "content_hidden", "prompt_preview",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -126,4 +148,8 @@ class SuiteImportSerializer(serializers.Serializer[Any]):
 
 
 class ReleaseSerializer(serializers.Serializer[Any]):
-    reason = serializers.CharField(help_text="why the check was wrong about this task")
+    reason = serializers.CharField(max_length=1000, help_text="why the check was wrong about this task")
+
+
+class PutBackSerializer(serializers.Serializer[Any]):
+    reason = serializers.CharField(max_length=1000, help_text="why this task should not have been released")

@@ -8,8 +8,10 @@ urlpatterns = [
     path("suites/", views.SuiteList.as_view(), name="api-suites"),
     path("suites/import/", views.SuiteImport.as_view(), name="api-suite-import"),
     path("suites/<uuid:pk>/", views.SuiteDetail.as_view(), name="api-suite"),
+    path("suites/<uuid:pk>/progress/", views.SuiteProgress.as_view(), name="api-suite-progress"),
     path("suites/<uuid:pk>/recheck/", views.SuiteRecheck.as_view(), name="api-suite-recheck"),
     path("suites/<uuid:pk>/tasks/", views.TaskList.as_view(), name="api-suite-tasks"),
     path("tasks/<uuid:pk>/", views.TaskDetail.as_view(), name="api-task"),
     path("tasks/<uuid:pk>/release/", views.TaskRelease.as_view(), name="api-task-release"),
+    path("tasks/<uuid:pk>/put-back/", views.TaskPutBack.as_view(), name="api-task-put-back"),
 ]

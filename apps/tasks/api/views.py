@@ -98,6 +98,14 @@ class SuiteDetail(APIView):
         return Response(serializers.SuiteDetailSerializer(suite).data)
 
 
+class SuiteProgress(APIView):
+    @extend_schema(responses=serializers.CheckProgressSerializer)
+    def get(self, request: Request, pk: str) -> Response:
+        """How many tasks have been checked so far."""
+        suite = selectors.find_suite(request.user, pk)
+        return Response(serializers.CheckProgressSerializer(selectors.check_progress(suite)).data)
+
+
 class SuiteRecheck(APIView):
     @extend_schema(request=None, responses={202: serializers.SuiteSerializer})
     def post(self, request: Request, pk: str) -> Response:
@@ -160,6 +168,17 @@ class TaskRelease(APIView):
         data = serializers.ReleaseSerializer(data=request.data)
         data.is_valid(raise_exception=True)
         task = services.release_task(task=task, by=caller(request), reason=data.validated_data["reason"])
+        return Response(serializers.TaskSerializer(task, context={"show_heldout": False}).data)
+
+
+class TaskPutBack(APIView):
+    @extend_schema(request=serializers.PutBackSerializer, responses=serializers.TaskSerializer)
+    def post(self, request: Request, pk: str) -> Response:
+        """Quarantine a task again that a person had released."""
+        task = selectors.find_task(request.user, pk)
+        data = serializers.PutBackSerializer(data=request.data)
+        data.is_valid(raise_exception=True)
+        task = services.put_back_task(task=task, by=caller(request), reason=data.validated_data["reason"])
         return Response(serializers.TaskSerializer(task, context={"show_heldout": False}).data)
 
 

@@ -1,4 +1,4 @@
-// Follows an evaluation under way: counts and an estimate, and a fresh page when its state has changed.
+// Follows an evaluation or the checks of a suite under way: counts and an estimate, and a fresh page when its state has changed.
 import { load } from "./api.js";
 import { say } from "./dom.js";
 
@@ -14,7 +14,7 @@ async function follow() {
       if (news.mark !== box.dataset.mark) return location.reload();
       const bar = box.querySelector("progress");
       if (bar) { bar.max = news.total || 1; bar.value = news.done; }
-      say(box.querySelector("[data-progress-words]"), `${news.done} of ${news.total} groups${left(news.left_seconds)}`);
+      say(box.querySelector("[data-progress-words]"), `${news.done} of ${news.total} ${box.dataset.noun ?? "groups"}${left(news.left_seconds)}`);
     } catch (error) {
       say(box.querySelector("[data-progress-words]"), error.message);
     }

@@ -10,6 +10,7 @@ from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract, Message, TaskBundle, ToolSpec, VerifierSpec
 from gpu_workers.sandboxes.local import LocalBackend
 from gpu_workers.verifiers.gate import check_task
+from gpu_workers.verifiers.registry import get_verifier
 
 GOOD = TaskBundle(
     key="k", prompt=[Message(role="user", content="6*7?")],
@@ -63,3 +64,24 @@ async def test_a_host_without_sandboxes_is_not_the_tasks_fault():
 
     with pytest.raises(WorkerError, match="SANDBOX_UNAVAILABLE"):
         await check_task(msgspec.structs.replace(GOOD, verifier=program(CREDULOUS)), Down(), 2)
+
+
+@pytest.mark.parametrize(
+    ("repeats", "bad_repeats", "runs", "times"), [(3, 0, 1, (3, 3)), (3, 1, 1, (3, 1)), (2, 1, 4, (4, 4))]
+)
+async def test_each_answer_is_judged_as_often_as_asked_or_as_the_contract_wants(
+    monkeypatch, repeats, bad_repeats, runs, times
+):
+    judged: list[str] = []
+    verifier = get_verifier(GOOD.verifier, LocalBackend())
+
+    class Counting:
+        async def verify(self, task, episode):
+            judged.append(episode.answer)
+            return await verifier.verify(task, episode)
+
+    monkeypatch.setattr("gpu_workers.verifiers.gate.get_verifier", lambda spec, backend: Counting())
+    task = msgspec.structs.replace(GOOD, contract=EnvironmentContract(determinism_runs=runs))
+    assert (await check_task(task, LocalBackend(), repeats, bad_repeats=bad_repeats)).ok
+    reference, bad = times
+    assert judged == ["Answer: 42"] * reference + [""] * bad + ["41"] * bad + ["none"] * bad
