@@ -25,7 +25,7 @@ TMP_BYTES = 64 * 2**20
 PATH = "/usr/local/bin:/usr/bin:/bin"
 INSIDE = Path(__file__).parent / "inside"
 PACKAGE = "gpu_workers.sandboxes.inside"
-MODULES = ("wire", "limits", "operations", "server")  # in the order of their imports
+MODULES = ("wire", "limits", "guard", "operations", "services", "server")  # in the order of their imports
 COMPILE = """
 import marshal, sys
 sources = marshal.load(sys.stdin.buffer)

@@ -127,12 +127,19 @@ class LocalSandbox:
         function: str = "",
         arguments: Mapping[str, Any] | None = None,
         timeout_seconds: float | None = None,
+        service: str = "",
     ) -> ExecResult:
         if not function:
             return await self.exec([sys.executable, "-I", "-c", source], timeout_seconds=timeout_seconds)
         request = json.dumps({"source": source, "function": function, "arguments": dict(arguments or {})})
         argv = [sys.executable, "-I", "-c", RUN_FUNCTION]
         return await self.exec(argv, stdin=request.encode(), timeout_seconds=timeout_seconds)
+
+    async def serve(
+        self, name: str, *, argv: Sequence[str] = (), source: str = "", environment: Mapping[str, str] | None = None
+    ) -> None:
+        message = f'service {name!r}: the sandbox backend "none" runs no services; use bubblewrap'
+        raise WorkerError(Boundary.ENVIRONMENT, message, retryable=False)
 
     async def write(self, path: str, data: bytes) -> None:
         target = self._root() / workspace_path(path)

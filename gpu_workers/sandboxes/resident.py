@@ -69,16 +69,29 @@ class ResidentSandbox:
         *,
         function: str = "",
         arguments: Mapping[str, Any] | None = None,
+        service: str = "",
         timeout_seconds: float | None = None,
     ) -> ExecResult:
         """Run Python source in a process forked from the server: as a script, or `function(arguments)` of a module.
 
-        With `function`, stdout holds exactly the text returned; what the code prints is in stderr.
+        With `function`, stdout holds exactly the text returned; what the code prints is in stderr. With `service` too,
+        that one runs during the call and arguments["descriptor"] is the socket of its streams, or absent without it.
         """
         if not function:
             return await self._call({"op": "run", "source": source}, "python", timeout_seconds)
         message = {"op": "call", "source": source, "function": function, "arguments": dict(arguments or {})}
-        return await self._call(message, f"{function}()", timeout_seconds)
+        message["service"] = service
+        return await self._call(message, f"{function}() of {service}" if service else f"{function}()", timeout_seconds)
+
+    async def serve(
+        self, name: str, *, argv: Sequence[str] = (), source: str = "", environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start a program, or a Python script, that lives as long as the sandbox; it runs only during calls to it.
+
+        The processes it has at the end of the first call are all that it may keep.
+        """
+        message = {"op": "serve", "service": name, "argv": list(argv), "source": source}
+        await self._call(message | {"environment": dict(environment or {})}, f"serve {name}", None)
 
     async def write(self, path: str, data: bytes) -> None:
         """Write one file. Raises WorkerError(POLICY) when it cannot be written."""

@@ -13,17 +13,17 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def _find_prctl() -> tuple:
-    """libc's prctl by the bare extension module: all of ctypes would take as long as Python's own start."""
+def find_function(name: str) -> tuple:
+    """A function of libc by the bare extension module: all of ctypes would take as long as Python's own start."""
     try:
         import _ctypes
 
-        return _ctypes.call_function, _ctypes.dlsym(_ctypes.dlopen(None, 2), "prctl")  # type: ignore[arg-type]
+        return _ctypes.call_function, _ctypes.dlsym(_ctypes.dlopen(None, 2), name)  # type: ignore[arg-type]
     except (ImportError, OSError, AttributeError):
         return None, 0
 
 
-_CALL, _PRCTL = _find_prctl()
+_CALL, _PRCTL = find_function("prctl")
 
 
 def set_dumpable(value: int) -> None:
@@ -46,28 +46,40 @@ def limit_call(memory_bytes: int, cpu_seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
 
 
+def limit_service(memory_bytes: int) -> None:
+    """Limits of a service's processes, each; its CPU time is counted call by call."""
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+
+
 class Usage:
-    """Memory, CPU time and number of processes of everything but process 1."""
+    """Memory, CPU time and number of processes of everything but process 1; CPU time since this object was made."""
 
     def __init__(self) -> None:
         self.reaped = _reaped_cpu()
+        self.ticks = 0
+        self.before = 0  # ticks of services that live already
         self.memory = 0
         self.cpu = 0.0
         self.processes = 0
 
+    def rebase(self) -> None:
+        """Do not count the CPU time that processes have used already."""
+        self.scan()
+        self.before = self.ticks
+
     def scan(self) -> None:
-        self.memory = self.processes = ticks = 0
+        self.memory = self.processes = self.ticks = 0
         for name in os.listdir("/proc"):
             if not name.isdigit() or name == "1":
                 continue
             try:
                 fields = _slurp("/proc/" + name + "/stat").rsplit(b")", 1)[1].split()
-                ticks += int(fields[11]) + int(fields[12])
+                self.ticks += int(fields[11]) + int(fields[12])
                 self.memory += _memory(name)
                 self.processes += 1
             except (OSError, IndexError, ValueError):
                 continue  # ended meanwhile
-        self.cpu = _reaped_cpu() - self.reaped + ticks / CLOCK_TICKS
+        self.cpu = _reaped_cpu() - self.reaped + (self.ticks - self.before) / CLOCK_TICKS
 
 
 def disk_full() -> bool:

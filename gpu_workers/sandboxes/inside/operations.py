@@ -5,7 +5,8 @@
 import os
 import sys
 
-from gpu_workers.sandboxes.inside.limits import limit_call, set_dumpable
+from gpu_workers.sandboxes.inside.guard import enter_domain
+from gpu_workers.sandboxes.inside.limits import limit_call, limit_service, set_dumpable
 
 WORKSPACE = "/workspace"
 
@@ -23,6 +24,8 @@ def be_child(request: dict, out_write: int, err_write: int) -> None:
         os.dup2(out_write if request["op"] in ("exec", "run") else err_write, 1)
         os.dup2(err_write, 2)
         os.chdir(WORKSPACE)
+        if request["guarded"]:
+            enter_domain()
         if request["op"] != "call":  # a tool's or verifier's own memory stays closed to what it starts
             set_dumpable(1)
         code = OPERATIONS[request["op"]](request, out_write)
@@ -32,6 +35,30 @@ def be_child(request: dict, out_write: int, err_write: int) -> None:
     except MemoryError:
         os.write(2, b"out of memory\n")
         code = 71
+    finally:
+        os._exit(code)
+
+
+def be_service(request: dict, talk: int, errors: int) -> None:
+    """Become a program that lives as long as the sandbox; never returns."""
+    code = 70
+    try:
+        os.setsid()
+        limit_service(request["memory"])
+        os.dup2(talk, 0)
+        os.dup2(talk, 1)
+        os.dup2(errors, 2)
+        os.closerange(3, 256)
+        os.chdir(WORKSPACE)
+        os.environ.update(request["environment"])
+        if request["argv"]:
+            set_dumpable(1)
+            code = run_program(request, -1)
+        else:  # stays undumpable: the policy cannot reach into its memory
+            code = run_script(request, -1)
+    except OSError as error:
+        os.write(2, ("serve: " + str(error) + "\n").encode())
+        code = 74
     finally:
         os._exit(code)
 

@@ -1,7 +1,8 @@
 """Process 1 of a sandbox: runs what the worker asks, one call at a time, under limits.
 
 As process 1 it cannot be killed from inside, and it makes itself undumpable so that its memory cannot be written
-either. After every call all other processes are killed: nothing but files survives from one call to the next.
+either. After every call all other processes are killed, but for those of services, which are frozen: nothing but
+files and they survive from one call to the next.
 """
 
 # Requests, which are marshalled, come from the worker alone.
@@ -20,12 +21,12 @@ from gpu_workers.sandboxes.inside.limits import (
     SIGXFSZ,
     Usage,
     disk_full,
-    kill_all,
     limit_self,
     set_dumpable,
     too_many_files,
 )
 from gpu_workers.sandboxes.inside.operations import WORKSPACE, be_child
+from gpu_workers.sandboxes.inside.services import Services
 from gpu_workers.sandboxes.inside.wire import HELLO, LIMITS, REPLY, REQUEST_LENGTH, TIMED_OUT, TRUNCATED
 
 TICK_SECONDS = 0.05
@@ -48,23 +49,32 @@ def receive(channel: _socket.socket, size: int) -> bytes:
 class Call:
     """One running request: its pipes, its limits, what it has said so far."""
 
-    def __init__(self, request: dict, channel: _socket.socket) -> None:
+    def __init__(self, request: dict, channel: _socket.socket, services: Services) -> None:
         self.request = request
         self.channel = channel
+        self.services = services
+        self.service = services.by_name.get(request.get("service"))
         self.limit = request["output_limit"]
         self.flags = 0
         self.limit_hit = ""
         self.discarded = 0
-        self.kept: dict = {}  # descriptor of stdout, of stderr -> what was read
+        self.kept: dict = {}  # descriptor of stdout, of stderr, of a service's stderr -> what was read
         self.usage = Usage()
 
     def run(self) -> None:
         started = time.monotonic()
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
+        self.request["guarded"] = bool(self.services.by_name) and self.service is None
+        if self.services.by_name:
+            self.usage.rebase()
+        if self.service:
+            self.request["arguments"]["descriptor"] = self.service.talk.fileno()
+            self.services.thaw(self.service)
         pid = os.fork()
         if pid == 0:
             self.channel.close()
+            self.services.keep_only(self.service)
             be_child(self.request, out_write, err_write)
         os.close(out_write)
         os.close(err_write)
@@ -72,17 +82,24 @@ class Call:
         self.kept = {out_read: bytearray(), err_read: bytearray()}
         for fd in self.kept:
             os.set_blocking(fd, False)
+        if self.service:
+            self.kept[self.service.errors.fileno()] = self.kept[err_read]
         self._watch(pidfd, started + self.request["timeout"])
         os.kill(pid, SIGKILL)  # a zombie at most: the number cannot have been reused
         status = os.waitpid(pid, 0)[1]
         code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-        kill_all()
+        if self.service:
+            self.services.settle(self.service)
+        if self.service and self.limit_hit not in ("", "processes"):
+            self.services.drop(self.service)
+        self.services.end_others()
         for fd in self.kept:
             self._read(fd)
+        for fd in (pidfd, out_read, err_read):
             os.close(fd)
         os.close(pidfd)
         self._judge(code)
-        stdout, stderr = self.kept.values()
+        stdout, stderr = self.kept[out_read], self.kept[err_read]
         seconds = time.monotonic() - started
         limit = LIMITS.index(self.limit_hit)
         header = REPLY.pack(code, self.flags, limit, seconds, len(stdout), len(stderr))
@@ -179,4 +196,10 @@ def main() -> None:
         import json  # noqa: F401  while the policy thinks: there already when a tool wants it
     while True:
         (size,) = REQUEST_LENGTH.unpack(receive(channel, REQUEST_LENGTH.size))
-        Call(marshal.loads(receive(channel, size)), channel).run()
+        request = marshal.loads(receive(channel, size))
+        if request["op"] == "serve":
+            services.start(request, channel)
+            channel.sendall(REPLY.pack(0, 0, 0, 0.0, 0, 0))
+        else:
+            Call(request, channel, services).run()
+    services = Services()
