@@ -113,6 +113,7 @@ class ToolCallRecord(msgspec.Struct, kw_only=True):
     limit_hit: str = ""  # memory | cpu | processes | disk | output
     stdout: str = ""  # first characters of what the process wrote
     stderr: str = ""  # last characters of it
+    opened_decoys: list[str] = []  # decoys of the environment that were opened while it ran
 
 
 class TurnRecord(msgspec.Struct, kw_only=True):
