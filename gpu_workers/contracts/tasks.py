@@ -55,6 +55,11 @@ class VerifierSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     parts: list["VerifierPart"] = []
     repeats: int = 1  # runs that must agree; where they do not, the episode is quarantined
 
+    @property
+    def sees_files(self) -> bool:
+        """Whether the workspace is part of what is judged."""
+        return self.kind in (VerifierKind.PROGRAM, VerifierKind.TESTS) or any(p.verifier.sees_files for p in self.parts)
+
 
 class VerifierPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One verifier of a composite. `weight` is its share of the score, relative to the others."""

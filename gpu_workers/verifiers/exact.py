@@ -2,28 +2,28 @@
 
 import re
 import unicodedata
-from collections.abc import Mapping
 
 from gpu_workers.contracts.enums import ReasonCode
 from gpu_workers.contracts.seams import FinishedEpisode, VerifierResult
 from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
 from gpu_workers.verifiers.extraction import compile_pattern, extract
-from gpu_workers.verifiers.results import TaskError, check_config, failed, passed
+from gpu_workers.verifiers.results import TaskError, VerifierConfig, failed, passed, read_config
 
-CONFIG: Mapping[str, type | tuple[type, ...]] = {"pattern": str, "case_sensitive": bool}
 MAX_SHOWN = 200
 
 
-class ExactVerifier:
-    """Text equality. White space is collapsed and case ignored unless config `case_sensitive`.
+class ExactConfig(VerifierConfig, frozen=True, kw_only=True):
+    pattern: str = ""  # regular expression whose last match, its group 1 where it has one, is the answer
+    case_sensitive: bool = False
 
-    Config `pattern`: a regular expression whose last match (its group 1 where it has one) is the answer.
-    """
+
+class ExactVerifier:
+    """Text equality. White space is collapsed and case ignored unless config `case_sensitive`."""
 
     def __init__(self, spec: VerifierSpec) -> None:
-        check_config(spec.config, CONFIG, "exact")
-        self.pattern = compile_pattern(spec.config.get("pattern"))
-        self.case_sensitive = bool(spec.config.get("case_sensitive", False))
+        config = read_config(spec, ExactConfig)
+        self.pattern = compile_pattern(config.pattern)
+        self.case_sensitive = config.case_sensitive
         expected = spec.expected if isinstance(spec.expected, list) else [spec.expected]
         if not expected or any(isinstance(e, bool) or not isinstance(e, str | int | float) for e in expected):
             raise TaskError("verifier.expected: must be a text or a non-empty list of texts")

@@ -1,6 +1,6 @@
 """The gate of a task before any run may use it: the reference passes, bad answers fail, repeats agree."""
 
-from gpu_workers.contracts.enums import Boundary, ReasonCode, Verdict
+from gpu_workers.contracts.enums import UNSCORED_VERDICTS, Boundary, ReasonCode, Verdict
 from gpu_workers.contracts.messages import TaskCheck
 from gpu_workers.contracts.seams import FinishedEpisode, SandboxBackend, Verifier, VerifierResult, WorkerError
 from gpu_workers.contracts.tasks import TaskBundle
@@ -65,6 +65,6 @@ async def _try(
     if result.verdict == wanted:
         return ReasonCode.TASK_INVALID, f"{what} earns {result.score:g}; doing nothing must earn 0"
     said = f"{result.reason_code} {result.message}".strip()
-    if result.verdict == Verdict.ERROR:
+    if result.verdict in UNSCORED_VERDICTS:
         return ReasonCode(result.reason_code), f"{what}: the verifier gave no verdict: {said}"
     return ReasonCode.TASK_INVALID, f"{what} should {wanted}, but the verdict is {result.verdict}: {said}"

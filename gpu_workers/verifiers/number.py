@@ -1,44 +1,43 @@
 """Verifier of numbers: the last number of the answer, compared in decimal."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from gpu_workers.contracts.enums import ReasonCode, Verdict
 from gpu_workers.contracts.seams import FinishedEpisode, VerifierResult
 from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
 from gpu_workers.verifiers.extraction import compile_pattern, extract
-from gpu_workers.verifiers.results import TaskError, check_config, failed, passed
+from gpu_workers.verifiers.results import TaskError, VerifierConfig, failed, passed, read_config
 
-CONFIG: Mapping[str, type | tuple[type, ...]] = {
-    "pattern": str,
-    "tolerance": (int, float),
-    "results_credit": (int, float),
-}
 MAX_DIGITS = 60
 # Thousands separated by commas only in groups of three; not a part of a word or of a version like 1.2.3.
 NUMBER = re.compile(r"(?<![\w.])[-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?![\w]|\.\d)")
 
 
+class NumberConfig(VerifierConfig, frozen=True, kw_only=True):
+    pattern: str = ""  # regular expression whose last match is searched instead of the whole answer
+    tolerance: float = 0  # absolute
+    results_credit: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0  # for results that tools gave on the way
+
+
 class NumberVerifier:
     """The last number of the answer within `tolerance` (absolute, default 0) of `expected` or one of several.
 
-    Config `pattern`: a regular expression whose last match is searched instead of the whole answer.
     Config `results_credit` below 1, with `expected` as {"answer": …, "results": [texts]}: a wrong answer earns that
     much times the share of the results that tools gave on the way. It never turns a fail into a pass.
     """
 
     def __init__(self, spec: VerifierSpec) -> None:
-        check_config(spec.config, CONFIG, "number")
-        self.pattern = compile_pattern(spec.config.get("pattern"))
-        self.tolerance = _decimal(spec.config.get("tolerance", 0), "verifier.config.tolerance")
+        config = read_config(spec, NumberConfig)
+        self.pattern = compile_pattern(config.pattern)
+        self.tolerance = _decimal(config.tolerance, "verifier.config.tolerance")
         if self.tolerance < 0:
             raise TaskError("verifier.config.tolerance: must not be negative")
-        self.results_credit = float(spec.config.get("results_credit", 0.0))
-        if not 0.0 <= self.results_credit < 1.0:
-            raise TaskError("verifier.config.results_credit: must be at least 0 and below 1")
+        self.results_credit = config.results_credit
         expected, self.results = _split_expected(spec.expected)
         values = expected if isinstance(expected, list) else [expected]
         if not values:

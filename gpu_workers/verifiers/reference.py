@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from gpu_workers.contracts.enums import VerifierKind
 from gpu_workers.contracts.seams import FinishedEpisode, SandboxBackend
 from gpu_workers.contracts.tasks import Message, TaskBundle
 from gpu_workers.sandboxes.tools import ToolBox, ToolError
@@ -20,9 +19,14 @@ async def reference_episode(task: TaskBundle, backend: SandboxBackend) -> Finish
         raise TaskError("reference: the task has no assistant turn that solves it")
     messages = [_plain(message) for message in (*task.prompt, *task.reference)]
     files = {path: text.encode() for path, text in task.contract.files.items()}
-    if task.verifier.kind is VerifierKind.PROGRAM and task.tools and not task.terminal_call:
+    if sees_files(task) and task.tools and not task.terminal_call:
         files = await _replay(task, turns[:-1], backend)
     return FinishedEpisode(answer=turns[-1].content, messages=messages, files=files)
+
+
+def sees_files(task: TaskBundle) -> bool:
+    """Whether one of the task's verifiers looks at the workspace."""
+    return task.verifier.sees_files or (task.audit_verifier is not None and task.audit_verifier.sees_files)
 
 
 def answer_episode(task: TaskBundle, answer: str) -> FinishedEpisode:

@@ -9,12 +9,16 @@ from gpu_workers.contracts.seams import FinishedEpisode, VerifierResult
 from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
 from gpu_workers.verifiers.arguments import Comparison, ExpectedCall, compare_arguments
 from gpu_workers.verifiers.calls import CallSyntaxError, ParsedCall, bind_arguments, parse_calls
-from gpu_workers.verifiers.results import TaskError, check_config, failed, passed
+from gpu_workers.verifiers.results import TaskError, VerifierConfig, failed, passed, read_config
 
-CONFIG: Mapping[str, type | tuple[type, ...]] = {"partial": bool, "partial_credit": bool}
 PARSED_SCORE = 0.1
 FUNCTION_SCORE = 0.2
 ARGUMENTS_SCORE = 0.5
+
+
+class ToolCallConfig(VerifierConfig, frozen=True, kw_only=True):
+    partial: bool = False
+    partial_credit: bool = False  # the same by another name
 
 
 class ToolCallVerifier:
@@ -25,8 +29,8 @@ class ToolCallVerifier:
     """
 
     def __init__(self, spec: VerifierSpec) -> None:
-        check_config(spec.config, CONFIG, "tool_call")
-        self.partial = bool(spec.config.get("partial") or spec.config.get("partial_credit"))
+        config = read_config(spec, ToolCallConfig)
+        self.partial = config.partial or config.partial_credit
         self.expected = read_expected(spec.expected)
 
     async def verify(self, task: TaskBundle, episode: FinishedEpisode) -> VerifierResult:

@@ -74,7 +74,7 @@ async def test_numbers(answer, expected, config, reason):
         (NumberVerifier, VerifierKind.NUMBER, float("nan"), {}, "not finite"),
         (NumberVerifier, VerifierKind.NUMBER, [], {}, "verifier.expected"),
         (NumberVerifier, VerifierKind.NUMBER, 1, {"tolerance": -1}, "negative"),
-        (NumberVerifier, VerifierKind.NUMBER, 1, {"tolerance": "1"}, "wrong type"),
+        (NumberVerifier, VerifierKind.NUMBER, 1, {"tolerance": "1"}, "config.tolerance: Expected `float`"),
     ],
 )
 async def test_settings_that_cannot_judge_are_refused(made, kind, expected, config, error):

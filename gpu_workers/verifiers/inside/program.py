@@ -1,0 +1,24 @@
+"""Runs a verifier program: `verify(episode)`, or a class `Verifier` with that method."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def call(arguments: dict) -> str:
+    """The program's result with the nonce, as JSON."""
+    namespace: dict[str, Any] = {"__name__": "verifier"}
+    import ratchet_verifier  # type: ignore[import-not-found]  # sdk.py under the name that programs know
+
+    namespace["run_python"] = ratchet_verifier.run_python
+    exec(compile(arguments["program"], "<verifier>", "exec"), namespace)  # noqa: S102  the task author's program
+    verify = namespace.get("verify")
+    if verify is None and isinstance(namespace.get("Verifier"), type):
+        verify = namespace["Verifier"]().verify
+    if not callable(verify):
+        raise TypeError("the verifier program defines no function verify(episode)")
+    result = verify(arguments["episode"])
+    if type(result) is not dict:
+        raise TypeError("verify() must return a dict with a score, got " + type(result).__name__)
+    return json.dumps({"nonce": arguments["nonce"], "result": result})

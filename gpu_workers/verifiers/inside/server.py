@@ -1,0 +1,143 @@
+"""The candidate's process: imports its modules and does what the verifier's asks. It knows no expected value."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import operator
+import os
+import sys
+from typing import Any
+
+from gpu_workers.verifiers.inside.values import ChannelClosed, decode, encode, receive, send
+
+OPERATIONS = {
+    name: getattr(operator, name)
+    for name in (
+        "getitem", "setitem", "delitem", "contains", "eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "truediv",
+        "floordiv", "mod", "pow", "and_", "or_", "xor", "lshift", "rshift", "matmul", "neg", "pos", "abs", "invert",
+    )
+}  # fmt: skip
+OPERATIONS.update(
+    {"len": len, "iter": iter, "next": next, "bool": bool, "str": str, "repr": repr, "hash": hash, "reversed": reversed,
+     "int": int, "float": float, "isinstance": lambda kind, value: isinstance(value, kind),
+     "enter": lambda v: type(v).__enter__(v), "exit": lambda v: type(v).__exit__(v, None, None, None)}
+)  # fmt: skip
+
+
+class Server:
+    """Answers requests one after another; objects that do not cross are kept here under a number."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.kept: list = []
+        self.numbers: dict = {}
+
+    def serve(self) -> None:
+        while True:
+            try:
+                request = receive(self.fd, lambda: None)
+            except ChannelClosed:
+                os._exit(0)
+            self.answer(request)
+
+    def answer(self, request: dict) -> None:
+        try:
+            args = [self.decode(item) for item in request.get("args", [])]
+            kwargs = {name: self.decode(item) for name, item in request.get("kwargs", {}).items()}
+            value = self.perform(request, args, kwargs)
+            reply = {"ok": self.encode(value)}
+            if request["op"] == "call":  # what a function did to its arguments is part of what it did
+                reply["args"] = [self.encode(arg) if type(arg) in MUTABLE else None for arg in args]
+            send(self.fd, reply)
+        except ChannelClosed:
+            os._exit(0)
+        except BaseException as error:
+            send(self.fd, {"raise": self.describe(error)})
+
+    def perform(self, request: dict, args: list, kwargs: dict) -> Any:
+        kind = request["op"]
+        if kind == "import":
+            return importlib.import_module(request["name"])
+        target = self.kept[request["ref"]]
+        if kind == "get":
+            return getattr(target, request["name"])
+        if kind == "set":
+            return setattr(target, request["name"], args[0])
+        if kind == "names":
+            names = getattr(target, "__all__", None) or [name for name in vars(target) if not name.startswith("_")]
+            return [str(name) for name in names]
+        if kind == "call":
+            return target(*args, **kwargs)
+        return OPERATIONS[kind](target, *args)
+
+    def encode(self, value: Any) -> Any:
+        return encode(value, self.keep)
+
+    def decode(self, data: Any) -> Any:
+        return decode(data, self.resolve)
+
+    def keep(self, value: Any) -> dict:
+        number = self.numbers.get(id(value))
+        if number is None:
+            number = self.numbers[id(value)] = len(self.kept)
+            self.kept.append(value)
+        described = {"t": "ref", "v": number, "kind": type(value).__name__, "callable": callable(value)}
+        if isinstance(value, type) and issubclass(value, BaseException):
+            return {**described, **self.lineage(value)}
+        return described
+
+    def lineage(self, kind: type) -> dict:
+        """An exception's own classes from the most special on, then the first built-in one."""
+        own: list = []
+        for part in kind.__mro__:
+            if getattr(builtins, part.__name__, None) is part:
+                return {"exception": own, "builtin": part.__name__}
+            number = self.numbers.setdefault(id(part), len(self.kept))
+            if number == len(self.kept):
+                self.kept.append(part)
+            own.append([number, part.__name__])
+        return {"exception": own, "builtin": "Exception"}
+
+    def describe(self, error: BaseException) -> dict:
+        def text_of(value: Any) -> Any:
+            return repr(value)[:500]
+
+        try:
+            args = [encode(arg, text_of) for arg in error.args]
+        except Exception:
+            args = []
+        return {**self.lineage(type(error)), "args": args}
+
+    def resolve(self, data: dict) -> Any:
+        if data["t"] == "ref":
+            return self.kept[data["v"]]
+        return Callback(self, data["v"])
+
+
+class Callback:
+    """A function of the verifier's process, handed over as an argument."""
+
+    def __init__(self, server: Server, number: int) -> None:
+        self.server, self.number = server, number
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        server = self.server
+        encoded = {name: server.encode(value) for name, value in kwargs.items()}
+        send(server.fd, {"callback": self.number, "args": [server.encode(arg) for arg in args], "kwargs": encoded})
+        while True:
+            message = receive(server.fd, lambda: None)
+            if "op" not in message:
+                break
+            server.answer(message)  # the function over there uses the candidate in turn
+        if "raise" in message:
+            raise getattr(builtins, message["raise"], RuntimeError)(*message["args"])
+        return server.decode(message["ok"])
+
+
+MUTABLE = (list, dict, set, bytearray)
+
+
+def main(fd: int, folder: str) -> None:
+    sys.path.insert(0, folder)
+    Server(fd).serve()

@@ -1,0 +1,268 @@
+"""Runs a test suite against a candidate's files: the tests here, in memory; the candidate's code in a process apart.
+
+`test_*` functions, `Test*` classes and unittest's cases are collected from the given tree alone. A module of the
+candidate that a test imports is a stand-in whose functions run over there. With isolation "shared" the candidate's
+modules are imported into this process: weaker, for suites whose tests subclass or patch what they test.
+"""
+
+from __future__ import annotations
+
+import base64
+import builtins
+import importlib
+import importlib.abc
+import importlib.machinery
+import inspect
+import io
+import itertools
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+import unittest
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gpu_workers.verifiers.inside import pytest_shim, remote
+
+MAX_COMPONENTS = 200
+MAX_MESSAGE = 300
+
+
+class TestTree(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports the suite's own modules from memory, by their path below the tree or below the folder of tests."""
+
+    def __init__(self, files: dict) -> None:
+        self.texts: dict = {}
+        self.paths: dict = {}
+        for path, text in files.items():
+            if path.endswith(".py"):
+                name = path[:-3].replace("/", ".")
+                name = name[: -len(".__init__")] if name.endswith(".__init__") else name
+                self.texts[name], self.paths[name] = text, path
+        for name in list(self.texts):
+            short = name.rpartition(".")[2]
+            self.texts.setdefault(short, self.texts[name])
+            self.paths.setdefault(short, self.paths[name])
+            for parent in itertools.accumulate(name.split(".")[:-1], lambda a, b: a + "." + b):
+                self.texts.setdefault(parent, "")
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in self.texts:
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def exec_module(self, module: Any) -> None:
+        module.__file__ = os.path.abspath(self.paths.get(module.__name__, module.__name__))  # noqa: PTH100
+        exec(compile(self.texts[module.__name__], module.__file__, "exec"), module.__dict__)  # noqa: S102
+
+
+class CandidateModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports the candidate's modules as stand-ins, from one process that is begun anew after it died."""
+
+    def __init__(self, names: set, timeout_seconds: float, deadline: float, root: str) -> None:
+        self.names, self.timeout_seconds, self.deadline, self.root = names, timeout_seconds, deadline, root
+        self.process: Any = None
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name.partition(".")[0] not in self.names:
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: Any) -> Any:
+        if self.process is None:
+            self.process = remote.Candidate(self.timeout_seconds, self.deadline, self.root)
+        return self.process.module(spec.name)
+
+    def exec_module(self, module: Any) -> None:
+        pass
+
+    def said(self) -> str:
+        return self.process.said() if self.process is not None and self.process.fd >= 0 else ""
+
+    def forget(self) -> None:
+        """End the process; the next import starts another one."""
+        if self.process is not None:
+            self.process.close()
+            self.process = None
+        for name in [name for name in sys.modules if name.partition(".")[0] in self.names]:
+            del sys.modules[name]
+
+
+class Suite:
+    """Collects and runs; one row a test."""
+
+    def __init__(self, arguments: dict) -> None:
+        self.rows: list = []
+        self.tests = arguments["tests"]
+        self.deadline = time.monotonic() + arguments["seconds"]
+        self.shared = arguments["shared"]
+        files = {path: base64.b64decode(data) for path, data in arguments["files"].items()}
+        remote.write_files(files)
+        _serve_from_memory({os.path.abspath(path): text for path, text in self.tests.items()})  # noqa: PTH100
+        self.tree = TestTree(self.tests)
+        root = os.path.abspath(arguments["root"])  # noqa: PTH100
+        self.candidate = CandidateModules(set(arguments["modules"]), arguments["call_seconds"], self.deadline, root)
+        sys.modules["pytest"] = pytest_shim
+        sys.meta_path.insert(0, self.tree)
+        if self.shared:
+            sys.path.insert(0, root)
+        else:
+            sys.meta_path.insert(1, self.candidate)
+
+    def run(self) -> None:
+        for path in sorted(self.tests):
+            name = Path(path).name
+            if name.endswith(".py") and (name.startswith("test_") or name.endswith("_test.py")):
+                self.run_file(path[:-3].replace("/", "."))
+        self.candidate.forget()
+
+    def run_file(self, name: str) -> None:
+        self.candidate.forget()  # no file of tests is touched by another one's
+        sys.modules.pop(name, None)
+        module = self.attempt(name, lambda: importlib.import_module(name), keep_pass=False)
+        if module is None:
+            return
+        fixtures = {item._fixture: item for item in vars(module).values() if _is_fixture(item)}
+        for key, item in list(vars(module).items()):
+            if isinstance(item, type) and issubclass(item, unittest.TestCase):
+                for method in unittest.defaultTestLoader.getTestCaseNames(item):
+                    self.attempt(f"{name}::{key}::{method}", _unittest(item(method)))
+            elif isinstance(item, type) and key.startswith("Test"):
+                self.run_class(f"{name}::{key}", item, fixtures)
+            elif key.startswith("test") and inspect.isfunction(item) and item.__module__ == name:
+                self.run_function(f"{name}::{key}", item, fixtures, None)
+
+    def run_class(self, name: str, kind: type, fixtures: dict) -> None:
+        own = {item._fixture: item for item in vars(kind).values() if _is_fixture(item)}
+        for key, item in list(vars(kind).items()):
+            if key.startswith("test") and inspect.isfunction(item):
+                self.run_function(f"{name}::{key}", item, {**fixtures, **own}, kind)
+
+    def run_function(self, name: str, function: Any, fixtures: dict, kind: Any) -> None:
+        if getattr(function, "_skip", False):
+            return
+        cases = getattr(function, "_cases", [{}])
+        for index, case in enumerate(cases):
+            label = f"{name}[{index}]" if len(cases) > 1 else name
+            self.attempt(label, lambda case=case: _with_fixtures(function, case, fixtures, kind))
+
+    def attempt(self, name: str, test: Any, keep_pass: bool = True) -> Any:
+        """Run one test and note how it went; its value, None where it failed."""
+        started = time.monotonic()
+        row = {"name": name, "passed": False, "message": "", "reason": "WRONG_ANSWER"}
+        value = None
+        try:
+            if started > self.deadline:
+                raise remote.CandidateGone("the time of the whole suite is used up", timed_out=True)
+            value = test()
+            row.update(passed=True, reason="OK")
+        except pytest_shim.Skipped:
+            return value
+        except remote.CandidateGone as gone:
+            said = self.candidate.said().strip()[-MAX_MESSAGE:]
+            row.update(message=f"{gone}; it printed: {said}" if said else str(gone))
+            row.update(reason="AGENT_TIMEOUT" if gone.timed_out else "WRONG_ANSWER")
+            self.candidate.forget()
+        except remote.Tampered as tampered:
+            row.update(message=str(tampered), reason="TAMPER_DETECTED")
+        except BaseException as error:
+            row.update(message=f"{type(error).__name__}: {error or self.line_of(error)}"[:MAX_MESSAGE])
+        row["seconds"] = time.monotonic() - started
+        if keep_pass or not row["passed"]:
+            self.rows.append(row)
+        return value
+
+    def line_of(self, error: BaseException) -> str:
+        """The last line of the tests that an error without words came through."""
+        texts = {os.path.abspath(path): text for path, text in self.tests.items()}  # noqa: PTH100
+        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+            if frame.filename in texts and frame.lineno:
+                return f"line {frame.lineno}: {texts[frame.filename].splitlines()[frame.lineno - 1].strip()}"
+        return ""
+
+
+def _serve_from_memory(texts: dict) -> None:
+    """Files of the test tree are read from here: on disk the candidate could read or change them."""
+    real = io.open
+
+    def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        path = os.path.abspath(file) if isinstance(file, (str, os.PathLike)) else None  # noqa: PTH100
+        if path in texts and not set(mode) & set("wax+"):
+            return io.BytesIO(texts[path].encode()) if "b" in mode else io.StringIO(texts[path])
+        return real(file, mode, *args, **kwargs)
+
+    builtins.open = io.open = open_
+
+
+def _is_fixture(item: Any) -> bool:
+    return inspect.isfunction(item) and "_fixture" in vars(item)
+
+
+def _unittest(test: unittest.TestCase) -> Any:
+    def run() -> None:
+        result = unittest.TestResult()
+        test.run(result)
+        for _, text in (*result.errors, *result.failures):
+            raise AssertionError(text.strip().splitlines()[-1])
+        if result.skipped or result.unexpectedSuccesses:
+            raise pytest_shim.Skipped
+
+    return run
+
+
+def _with_fixtures(function: Any, case: dict, fixtures: dict, kind: Any) -> None:
+    """Call a test with what it asks for by name; what fixtures left open is closed, the last one first."""
+    made: dict = dict(case)
+    opened: list[Iterator[Any]] = []
+    instance = kind() if kind is not None else None
+    for setup in ("setup_method", "setUp"):
+        if instance is not None and hasattr(instance, setup):
+            _call_setup(getattr(instance, setup), function)
+    with tempfile.TemporaryDirectory() as folder:
+
+        def get(name: str) -> Any:
+            if name not in made:
+                if name == "tmp_path":
+                    made[name] = Path(folder)
+                elif name in fixtures:
+                    value = _invoke(fixtures[name])
+                    if inspect.isgenerator(value):
+                        opened.append(value)
+                        value = next(value)
+                    made[name] = value
+                else:
+                    raise LookupError(f"fixture {name!r} is unknown to this runner")
+            return made[name]
+
+        def _invoke(target: Any) -> Any:
+            names = [name for name in inspect.signature(target).parameters if name != "self"]
+            values = [get(name) for name in names]
+            takes_self = "self" in inspect.signature(target).parameters
+            return target(instance, *values) if takes_self else target(*values)
+
+        try:
+            _invoke(function)
+        finally:
+            for generator in reversed(opened):
+                next(generator, None)
+            if instance is not None and hasattr(instance, "teardown_method"):
+                _call_setup(instance.teardown_method, function)
+
+
+def _call_setup(method: Any, function: Any) -> None:
+    method(function) if inspect.signature(method).parameters else method()
+
+
+def call(arguments: dict) -> str:
+    """Names and outcomes of all tests with the nonce, as JSON."""
+    nonce = arguments.pop("nonce")
+    suite = Suite(arguments)
+    suite.run()
+    failed = [row for row in suite.rows if not row["passed"]]
+    shown = (failed + [row for row in suite.rows if row["passed"]])[:MAX_COMPONENTS]
+    result = {"num_tests": len(suite.rows), "num_passed": len(suite.rows) - len(failed), "tests": shown}
+    return json.dumps({"nonce": nonce, "result": result})

@@ -1,0 +1,159 @@
+"""Verifier that runs a task author's test suite against the candidate's files, in a fresh sandbox of its own."""
+
+import base64
+import fnmatch
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from gpu_workers.contracts.enums import ReasonCode, Verdict
+from gpu_workers.contracts.groups import ComponentRecord
+from gpu_workers.contracts.seams import FinishedEpisode, SandboxBackend, VerifierResult
+from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
+from gpu_workers.verifiers.program import PROGRAM_REASONS, check_source, from_run
+from gpu_workers.verifiers.results import NoResult, TaskError, VerifierConfig, failed, passed, read_config, storable
+from gpu_workers.verifiers.sandboxed import MAX_EPISODE_BYTES, SandboxRun, bundle, no_result, run_sandboxed
+
+SOURCE = bundle("suite", "values", "sdk", "server", "remote", "pytest_shim")
+SUITE_SHARE = 0.8  # of the verifier's time, so that it can still say which test hung
+# Files by which a candidate would configure the tests or the interpreter. They are never taken, whoever wrote them.
+NEVER_TAKEN = (
+    "conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "sitecustomize.py", "usercustomize.py",
+    "*.pth", "*.pyc", "*.so",
+)  # fmt: skip
+_FENCED = re.compile(r"```[A-Za-z0-9_+-]*[ \t]*\n(.*?)```", re.DOTALL)
+_TEST_FILE = re.compile(r"(test_[^/]*|[^/]*_test)\.py\Z")
+MAX_SHOWN = 20
+
+
+class SuiteConfig(VerifierConfig, frozen=True, kw_only=True):
+    answer_file: str = ""  # the answer's code (its last fenced block, else all of it) becomes this file
+    take: tuple[str, ...] = ("*",)  # patterns of the workspace's files that are tested; no others are taken
+    source_root: str = ""  # folder of the workspace from which modules are imported, e.g. src
+    isolation: Literal["apart", "shared"] = "apart"  # shared: code of the candidate in the process of the tests
+    call_timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=600)] = 5.0  # of one call into the candidate
+    partial: bool = False  # a fail earns the share of tests that pass
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The candidate's files that are tested, and those left behind with the reason."""
+
+    files: dict[str, bytes]
+    refused: dict[str, str]
+
+
+class SuiteVerifier:
+    """Passes when every test of `files` passes. Raises NoResult when no test could be run.
+
+    The tests' own process never holds code of the candidate with isolation "apart": it asks a process of the
+    candidate for values, and compares them here, by strict type.
+    """
+
+    def __init__(self, spec: VerifierSpec, backend: SandboxBackend) -> None:
+        self.config = read_config(spec, SuiteConfig)
+        self.spec = spec
+        self.backend = backend
+        check_tree(spec.files)
+
+    async def verify(self, task: TaskBundle, episode: FinishedEpisode) -> VerifierResult:
+        if self.config.answer_file and not episode.answer.strip():
+            return failed(ReasonCode.NO_OUTPUT, "the answer is empty")
+        taken = take_files(self.config, self.spec.files, episode)
+        if sum(map(len, taken.files.values())) > MAX_EPISODE_BYTES:
+            raise NoResult(ReasonCode.RESOURCE_LIMIT, f"the files exceed {MAX_EPISODE_BYTES} bytes")
+        arguments = {
+            "tests": self.spec.files,
+            "files": {path: base64.b64encode(data).decode() for path, data in taken.files.items()},
+            "modules": module_names(taken.files, self.config.source_root),
+            "root": self.config.source_root,
+            "seconds": SUITE_SHARE * task.contract.limits.verify_timeout_seconds,
+            "call_seconds": self.config.call_timeout_seconds,
+            "shared": self.config.isolation == "shared",
+        }
+        return self._read(await run_sandboxed(self.backend, task, SOURCE, arguments), taken)
+
+    def _read(self, run: SandboxRun, taken: Taken) -> VerifierResult:
+        num_tests, num_passed, rows = _checked(run.result)
+        evidence: dict[str, Any] = {"num_tests": num_tests, "num_passed": num_passed}
+        if self.config.isolation == "shared":
+            evidence["isolation"] = "code of the candidate ran in the process of the tests"
+        if taken.refused:
+            evidence["not_taken"] = dict(list(taken.refused.items())[:MAX_SHOWN])
+        components = tuple(_component(row) for row in rows)
+        if num_passed == num_tests:
+            return from_run(passed(f"{num_tests} tests passed", evidence=evidence), run, components)
+        first = next((row for row in rows if row["reason"] == ReasonCode.TAMPER_DETECTED), rows[0])
+        evidence["failed"] = [row["name"] for row in rows if not row["passed"]][:MAX_SHOWN]
+        message = f"{num_tests - num_passed} of {num_tests} tests failed; {first['name']}: {first['message']}"
+        score = num_passed / num_tests if self.config.partial and first["reason"] != "TAMPER_DETECTED" else 0.0
+        reason = ReasonCode(first["reason"])
+        return from_run(failed(reason, message[:1000], score=score, evidence=evidence), run, components)
+
+
+def check_tree(files: Mapping[str, str]) -> None:
+    """A tree of tests must hold at least one and compile. Raises TaskError naming the file."""
+    for path, text in files.items():
+        if path.startswith("/") or ".." in path.split("/") or not path.isprintable():
+            raise TaskError(f"verifier.files: {path!r} is not a relative path")
+        if path.endswith(".py"):
+            check_source(text, f"verifier.files[{path}]")
+    if not any(_TEST_FILE.search(path) for path in files):
+        raise TaskError("verifier.files: no file of tests (test_*.py or *_test.py)")
+
+
+def take_files(config: SuiteConfig, tree: Mapping[str, str], episode: FinishedEpisode) -> Taken:
+    """What of the workspace and the answer is put beside the tests: nothing that configures or replaces them."""
+    files, refused = {}, {}
+    for path, data in episode.files.items():
+        name = path.rpartition("/")[2]
+        if any(fnmatch.fnmatch(name.lower(), pattern) for pattern in NEVER_TAKEN):
+            refused[path] = "configures the tests or the interpreter"
+        elif path in tree:
+            refused[path] = "the suite's own file is used"
+        elif any(fnmatch.fnmatch(path, pattern) for pattern in config.take):
+            files[path] = data
+    if config.answer_file:
+        blocks = _FENCED.findall(episode.answer)
+        files[config.answer_file] = (blocks[-1] if blocks else episode.answer).encode(errors="replace")
+    return Taken(files, storable(refused))
+
+
+def module_names(paths: Mapping[str, bytes], root: str) -> list[str]:
+    """Top-level modules that the candidate's files make; the standard library's names stay its own."""
+    prefix = root.strip("/") + "/" if root else ""
+    inside = [path[len(prefix) :] for path in paths if path.startswith(prefix) and path.endswith(".py")]
+    names = {path.partition("/")[0].removesuffix(".py") for path in inside}
+    return sorted(names - sys.stdlib_module_names)
+
+
+def _checked(result: dict[str, Any]) -> tuple[int, int, Sequence[dict[str, Any]]]:
+    """Counts and rows from inside. Raises NoResult unless they are whole."""
+    num_tests, num_passed, rows = (result.get(name) for name in ("num_tests", "num_passed", "tests"))
+    if type(num_tests) is not int or type(num_passed) is not int or not isinstance(rows, list):
+        no_result("the runner of the tests handed over no counts")
+    if num_tests < 1:
+        no_result("no test was run")
+    for row in rows:
+        if not isinstance(row, dict) or not {"name", "passed", "message", "reason", "seconds"} <= row.keys():
+            no_result("the runner of the tests handed over no rows")
+        if row["reason"] not in PROGRAM_REASONS | {ReasonCode.OK}:
+            no_result(f"unknown reason {row['reason']!r} of a test")
+    if not 0 <= num_passed <= num_tests or (num_passed < num_tests and not (rows and not rows[0]["passed"])):
+        no_result("the counts of the tests do not fit together")
+    return num_tests, num_passed, rows
+
+
+def _component(row: dict[str, Any]) -> ComponentRecord:
+    return ComponentRecord(
+        name=storable(str(row["name"])),
+        verdict=Verdict.PASS if row["passed"] else Verdict.FAIL,
+        score=float(bool(row["passed"])),
+        reason_code=ReasonCode(row["reason"]),
+        message=storable(str(row["message"])),
+        duration_seconds=float(row["seconds"]),
+    )
