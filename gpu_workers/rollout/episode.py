@@ -2,21 +2,25 @@
 
 import asyncio
 import contextlib
+import hashlib
 import time
 from dataclasses import dataclass, field
 
 import msgspec
 
-from gpu_workers.contracts.enums import StopReason, VerifierKind
-from gpu_workers.contracts.groups import EpisodeRecord, ToolCallRecord
+from gpu_workers.contracts.enums import StopReason
+from gpu_workers.contracts.groups import EpisodeRecord, ToolCallRecord, VerdictRecord
 from gpu_workers.contracts.messages import PolicyRef, Sampling
 from gpu_workers.contracts.seams import Environment, FinishedEpisode, RolloutEngine, Verifier, WorkerError
 from gpu_workers.contracts.tasks import Message, TaskBundle
 from gpu_workers.rollout.arguments import check_call
-from gpu_workers.rollout.failures import apply_verdict, blame, blame_deadline
+from gpu_workers.rollout.failures import apply_timeout, apply_verdict, blame, blame_deadline, verdict_record
 from gpu_workers.sessions.chat import ChatTemplate
 from gpu_workers.sessions.session import ContextFullError, SampledTurn, TokenSession
 from gpu_workers.sessions.tool_calls import AssistantTurn, TurnKind, read_turn
+from gpu_workers.tools.records import refused
+from gpu_workers.verifiers.detectors.evaluate import apply_flags, find_flags
+from gpu_workers.verifiers.reference import sees_files
 
 OBSERVATION_CHARACTERS = 4000  # of a tool result shown to the policy
 ABORT_SECONDS = 2.0
@@ -34,6 +38,8 @@ class EpisodeSetup:
     verifier: Verifier
     deadline: float
     request_prefix: str
+    audit: Verifier | None = None
+    audit_share: float = 1.0  # of the episodes
 
 
 @dataclass
@@ -76,8 +82,8 @@ async def play_episode(setup: EpisodeSetup, environment: Environment, session: T
         async with asyncio.timeout_at(setup.deadline):
             await environment.reset()
             await _converse(setup, environment, session, sampling, progress, f"{setup.request_prefix}.{index}")
-            if setup.task.verifier.kind is VerifierKind.PROGRAM:
-                files = await environment.state()
+            if sees_files(setup.task):
+                files = await _workspace(environment, progress)
     except WorkerError as error:
         progress.stop_reason = StopReason.ERROR
         blame(record, error)
@@ -89,6 +95,7 @@ async def play_episode(setup: EpisodeSetup, environment: Environment, session: T
     _fill(record, session, progress, environment)
     if progress.stop_reason is not StopReason.ERROR:
         await _judge(setup, record, session, progress, files)
+        apply_flags(setup.task, record, find_flags(setup.task, record, files))
     record.total_seconds = time.monotonic() - started
     return Episode(record=record, session=session)
 
@@ -153,8 +160,9 @@ async def _call_tool(
     checked = None if reading.call is None else check_call(reading.call, setup.task.tools)
     if checked is None or checked.error:
         progress.num_invalid_calls += 1
-        message = reading.error if checked is None else checked.error
-        return ToolCallRecord(name=reading.name, ok=False, invalid=True, error=message)
+        if checked is None:
+            return refused(reading.name, {}, reading.error)
+        return refused(checked.name, checked.arguments, checked.error)
     limit = setup.task.contract.limits.episode_timeout_seconds - progress.tool_seconds
     started = time.monotonic()
     step = asyncio.ensure_future(environment.step(checked.name, checked.arguments))
@@ -211,9 +219,23 @@ def _fill(record: EpisodeRecord, session: TokenSession, progress: _Progress, env
     record.sandbox = environment.record
 
 
+async def _workspace(environment: Environment, progress: _Progress) -> dict[str, bytes]:
+    """Files at the end. A policy that ran out of time has failed, whatever has become of its sandbox."""
+    try:
+        return await environment.state()
+    except WorkerError:
+        if progress.stop_reason is not StopReason.TIMEOUT:
+            raise
+        return {}
+
+
 async def _judge(
     setup: EpisodeSetup, record: EpisodeRecord, session: TokenSession, progress: _Progress, files: dict[str, bytes]
 ) -> None:
+    """The verdict, and beside it that of the audit verifier, which decides nothing."""
+    if progress.stop_reason is StopReason.TIMEOUT:
+        apply_timeout(record)
+        return
     finished = FinishedEpisode(
         answer=progress.answer,
         messages=_messages(setup.task, session, progress),
@@ -221,13 +243,33 @@ async def _judge(
         stop_reason=str(progress.stop_reason),
     )
     started = time.monotonic()
+    audit = asyncio.create_task(_audit(setup, record.index, finished))
     try:
         result = await setup.verifier.verify(setup.task, finished)
     except WorkerError as error:
         blame(record, error)
+        record.verification = verdict_record(setup.task.verifier.kind, error)
     else:
         apply_verdict(record, result)
+        record.verification = verdict_record(setup.task.verifier.kind, result)
     record.verifier_seconds = time.monotonic() - started
+    record.audit = await audit
+
+
+async def _audit(setup: EpisodeSetup, index: int, finished: FinishedEpisode) -> VerdictRecord | None:
+    """What the audit verifier says, where the task has one and the episode is in its share. It can fail nobody."""
+    spec = setup.task.audit_verifier
+    if spec is None or setup.audit is None or not in_share(f"{setup.request_prefix}.{index}", setup.audit_share):
+        return None
+    try:
+        return verdict_record(spec.kind, await setup.audit.verify(setup.task, finished))
+    except WorkerError as error:
+        return verdict_record(spec.kind, error)
+
+
+def in_share(name: str, share: float) -> bool:
+    """Whether a name falls into a share of all names: the same always, and as good as random."""
+    return int.from_bytes(hashlib.sha256(f"audit {name}".encode()).digest()[:7], "big") < share * 2**56
 
 
 def _messages(task: TaskBundle, session: TokenSession, progress: _Progress) -> list[dict[str, object]]:

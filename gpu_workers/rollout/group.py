@@ -17,6 +17,7 @@ from gpu_workers.contracts.store import ObjectStore, StoreError
 from gpu_workers.contracts.tasks import TaskBundle
 from gpu_workers.rollout.environment import ToolEnvironment
 from gpu_workers.rollout.episode import Episode, EpisodeSetup, run_episode
+from gpu_workers.sandboxes.decoys import Decoys, wants_decoys
 from gpu_workers.sessions.chat import ChatTemplate, TemplateError, find_template
 
 VERIFY_SHARE = 0.2  # of the time left at the start, kept for the verdicts
@@ -33,6 +34,7 @@ class GroupServices:
     backend: SandboxBackend
     verifier: Callable[[TaskBundle], Verifier]
     load_task: Callable[[str], TaskBundle]
+    audit: Callable[[TaskBundle], Verifier | None] = lambda task: None
     make_environment: Callable[[TaskBundle], Environment] | None = None
 
 
@@ -63,7 +65,8 @@ async def _run_episodes(job: RolloutJob, task: TaskBundle, services: GroupServic
     if remaining <= 0:
         raise WorkerError(Boundary.INFRASTRUCTURE, f"the deadline passed {-remaining:.0f} s before a worker was free")
     engine, template = await _open_engine(job, services)
-    reserve = min(task.contract.limits.verify_timeout_seconds, VERIFY_SHARE * remaining)
+    # A candidate that makes the check hang has failed only once the reference was tried too: twice the verifier's time.
+    reserve = min(2 * task.contract.limits.verify_timeout_seconds, VERIFY_SHARE * remaining)
     setup = EpisodeSetup(
         task=task,
         template=template,
@@ -73,6 +76,8 @@ async def _run_episodes(job: RolloutJob, task: TaskBundle, services: GroupServic
         verifier=services.verifier(task),
         deadline=asyncio.get_running_loop().time() + remaining - reserve,
         request_prefix=f"{job.group_id}.{job.attempt}",
+        audit=services.audit(task),
+        audit_share=job.audit_share,
     )
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -89,7 +94,8 @@ def environment_of(task: TaskBundle, services: GroupServices) -> Environment:
     """A world of its own for one episode of the task."""
     if services.make_environment is not None:
         return services.make_environment(task)
-    return ToolEnvironment(services.backend, task.contract, task.tools)
+    decoys = Decoys() if wants_decoys(task) else None
+    return ToolEnvironment(services.backend, task.contract, task.tools, servers=task.tool_servers, decoys=decoys)
 
 
 async def _open_engine(job: RolloutJob, services: GroupServices) -> tuple[RolloutEngine, ChatTemplate]:

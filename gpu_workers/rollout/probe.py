@@ -1,7 +1,7 @@
 """Probes a task: shortcut policies are played for real, stored episodes are judged again; verdicts are compared."""
 
 from gpu_workers.contracts.enums import Boundary, Verdict
-from gpu_workers.contracts.groups import EpisodeRecord, TurnRecord
+from gpu_workers.contracts.groups import EpisodeRecord, TurnRecord, VerdictRecord
 from gpu_workers.contracts.replays import ProbeItem, ProbeJob, ShortcutVerdict, StoredVerdict, TaskProbe
 from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.contracts.store import StoreError
@@ -35,7 +35,7 @@ async def probe_task(item: ProbeItem, job: ProbeJob, services: GroupServices) ->
         turns = shortcut_turns(task, constant=job.constant, tool=job.tool)
         for policy, text in sorted(turns.items()):
             records = [await _play(task, ShortcutSession(task, text), services) for _ in range(job.repeats)]
-            probe.shortcuts.append(_shortcut(policy, records))
+            probe.shortcuts.append(_shortcut(task, policy, records))
         for episode in item.stored:
             stored = load_stored(episode, item.task, services.store)
             again = [_words(await _play(task, ReplaySession(stored), services)) for _ in range(job.repeats)]
@@ -52,16 +52,25 @@ async def _play(task: TaskBundle, session: TextSession, services: GroupServices)
     return record
 
 
-def _shortcut(policy: str, records: list[EpisodeRecord]) -> ShortcutVerdict:
+def _shortcut(task: TaskBundle, policy: str, records: list[EpisodeRecord]) -> ShortcutVerdict:
     """The best verdict of the repeats: one pass in several is a pass that a policy can find."""
-    best = max(records, key=lambda record: (record.success, record.reward or 0.0))
+    said = [_verifiers_word(task, record) for record in records]
+    best = max(said, key=lambda word: (word.verdict is Verdict.PASS, word.score or 0.0))
     return ShortcutVerdict(
         policy=policy,
         verdict=str(best.verdict),
-        score=best.reward,
+        score=best.score,
         reason_code=str(best.reason_code),
-        agreed=len({_words(record) for record in records}) == 1,
+        agreed=len({(word.verdict, word.score) for word in said}) == 1,
     )
+
+
+def _verifiers_word(task: TaskBundle, record: EpisodeRecord) -> VerdictRecord:
+    """What the verifier said before a tamper detector failed the episode: the verifier is what is measured."""
+    if record.verification is not None:
+        return record.verification
+    kind = task.verifier.kind
+    return VerdictRecord(kind=kind, verdict=record.verdict, score=record.reward, reason_code=record.reason_code)
 
 
 def _words(record: EpisodeRecord) -> str:
