@@ -52,7 +52,7 @@ def reporter() -> CeleryReporter:
 
 @lru_cache(maxsize=1)
 def sandbox_backend() -> BubblewrapBackend:
-    return BubblewrapBackend()
+    return BubblewrapBackend(host=settings().sandbox)
 
 
 @lru_cache(maxsize=4096)
@@ -137,6 +137,18 @@ def _watch_engines(**_: Any) -> None:
     """The worker of the fleet queue also measures the fleet."""
     if queues.FLEET in app.amqp.queues.consume_from and settings().engine_urls:
         EngineMonitor(settings().engine_urls, reporter()).start()
+
+
+@worker_ready.connect
+def _probe_sandbox(**_: Any) -> None:
+    """A worker that runs episodes says at its start whether it can isolate them. Where it cannot, every task that
+    needs a sandbox is refused with SANDBOX_UNAVAILABLE; nothing runs without one."""
+    if {queues.ROLLOUT, queues.VERIFY}.isdisjoint(app.amqp.queues.consume_from):
+        return
+    try:
+        logger.info("sandboxes: %s", asyncio.run(sandbox_backend().probe()))
+    except WorkerError as error:
+        logger.critical("no sandboxes on this host: %s", error)
 
 
 @worker_shutting_down.connect

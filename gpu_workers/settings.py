@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpu_workers.contracts.store import ObjectStore
+from gpu_workers.sandboxes.host import HostPolicy, load_host_policy
 
 BROKER_SCHEMES = frozenset({"redis", "rediss", "redis+socket", "amqp", "amqps", "memory"})
 LOCAL_REDIS = "redis://127.0.0.1:6379/0"
@@ -29,6 +30,7 @@ class WorkerSettings:
     engine_urls: tuple[str, ...]
     control_url: str
     worker_secret: str
+    sandbox: HostPolicy = field(default_factory=HostPolicy)  # the most that this host grants a task
 
     @property
     def cache_dir(self) -> Path:
@@ -58,6 +60,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> WorkerSettings:
             env, "RATCHET_CONTROL_URL", _local_url(env, "RATCHET_PORT", 8000), frozenset({"http", "https"})
         ),
         worker_secret=env.get("RATCHET_WORKER_SECRET", ""),
+        sandbox=_sandbox(env),
     )
 
 
@@ -65,6 +68,13 @@ def load_settings(environ: Mapping[str, str] | None = None) -> WorkerSettings:
 def settings() -> WorkerSettings:
     """The settings of this process."""
     return load_settings()
+
+
+def _sandbox(env: Mapping[str, str]) -> HostPolicy:
+    try:
+        return load_host_policy(env)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
 
 
 def _store(url: str) -> ObjectStore:

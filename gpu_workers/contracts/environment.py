@@ -5,7 +5,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -131,6 +131,8 @@ class EnvironmentContract(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     they told the two apart.
     """
 
+    use: ClassVar[SandboxUse] = SandboxUse.AGENT  # of the sandbox that is made from it
+
     version: int = CONTRACT_VERSION
     source_format: str = ""  # where the task came from, e.g. harbor, verifiers, jsonl
     licence: str = ""  # SPDX identifier of the task's data
@@ -150,21 +152,33 @@ class EnvironmentContract(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
             agent = NetworkAccess(mode=NetworkMode.FULL if self.network else NetworkMode.NONE)
             msgspec.structs.force_setattr(self, "network", Network(agent=agent))
 
-    def access(self, use: SandboxUse) -> NetworkAccess:
-        """Network access of one kind of sandbox."""
+    def access(self, use: SandboxUse | None = None) -> NetworkAccess:
+        """Network access of one kind of sandbox; without `use`, of the one that is made from this contract."""
         assert isinstance(self.network, Network)
-        return self.network.verifier if use is SandboxUse.VERIFIER else self.network.agent
+        return self.network.verifier if (use or self.use) is SandboxUse.VERIFIER else self.network.agent
 
-    def visible_mounts(self, use: SandboxUse) -> list[Mount]:
+    def visible_mounts(self, use: SandboxUse | None = None) -> list[Mount]:
         """Mounts of one kind of sandbox: a verifier's secrets are never there while the agent runs."""
-        hidden = MountRole.VERIFIER_SECRET if use is SandboxUse.AGENT else MountRole.WORKSPACE
+        hidden = MountRole.WORKSPACE if (use or self.use) is SandboxUse.VERIFIER else MountRole.VERIFIER_SECRET
         return [mount for mount in self.mounts if mount.role is not hidden]
+
+    def for_verifier(self, limits: Limits | None = None) -> "VerifierContract":
+        """What the verifier's own sandbox gets: its network, its mounts, no files or variables of the episode."""
+        return VerifierContract(
+            network=self.network, mounts=self.mounts, image=self.image, limits=limits or self.limits, seed=self.seed
+        )
 
     @property
     def contract_hash(self) -> str:
         """SHA-256 over what differs from the defaults and the version: a field added later changes no old hash."""
         content = [self.version, differences(self)]
         return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
+
+
+class VerifierContract(EnvironmentContract, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The contract of a verifier's sandbox. No stored task decodes to it: only a verifier makes one."""
+
+    use: ClassVar[SandboxUse] = SandboxUse.VERIFIER
 
 
 def differences(struct: msgspec.Struct) -> dict[str, Any]:

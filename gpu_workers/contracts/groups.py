@@ -128,6 +128,30 @@ class TurnRecord(msgspec.Struct, kw_only=True):
     engine_seconds: float = 0.0
 
 
+class NetworkEvent(msgspec.Struct, kw_only=True):
+    """One connection that a sandbox asked its proxy for. Bytes as seen from inside the sandbox."""
+
+    host: str
+    port: int
+    allowed: bool
+    reason: str = ""  # of a refusal or a failure
+    address: str = ""  # the address connected to
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    started_seconds: float = 0.0  # since the sandbox was made
+    duration_seconds: float = 0.0
+
+
+class NetworkLog(msgspec.Struct, kw_only=True):
+    """Every connection in numbers, the first of them one by one."""
+
+    num_allowed: int = 0
+    num_refused: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    events: list[NetworkEvent] = []
+
+
 class SandboxRecord(msgspec.Struct, kw_only=True):
     """What the sandbox really applied and did."""
 
@@ -138,6 +162,9 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
     canary: str = ""  # of this episode's decoys; empty where none were placed
     changed_decoys: list[str] = []  # decoys that differ at the end
     refused_files: list[str] = []  # "path: reason" of what could not be taken as a result
+    contract_hash: str = ""  # of the contract it was made from
+    applied: dict[str, str] = {}  # topic -> what bounds it here, e.g. memory -> "cgroup v2 memory.max 536870912"
+    network: NetworkLog = msgspec.field(default_factory=NetworkLog)
 
 
 class ComponentRecord(msgspec.Struct, kw_only=True):

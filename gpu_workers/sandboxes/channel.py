@@ -101,6 +101,8 @@ class Channel(Conversation):
         self.monitor_fd = -1  # pidfd of bubblewrap's outer process
         self.server_fd = -1  # pidfd of process 1 inside
         self.workspace_fd = -1  # keeps the workspace readable after the namespaces are gone
+        self.server_pid = 0  # number of process 1 inside, as the host counts
+        self.listener: socket.socket | None = None  # the way out of its network, where one was asked for
         self._socket: socket.socket | None = None
         self._killing = asyncio.Lock()
 
@@ -136,20 +138,20 @@ class Channel(Conversation):
         self._socket = None
 
     def _take_hello(self, ours: socket.socket) -> None:
-        space = socket.CMSG_SPACE(4) + socket.CMSG_SPACE(CREDENTIALS.size)
+        space = socket.CMSG_SPACE(8) + socket.CMSG_SPACE(CREDENTIALS.size)
         try:
             data, ancillary, _, _ = ours.recvmsg(1, space, socket.MSG_CMSG_CLOEXEC)
         except ConnectionError:
             data, ancillary = b"", []
-        pid = 0
         for level, kind, payload in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                self.workspace_fd = array.array("i", payload[:4])[0]
+                self.workspace_fd, *others = array.array("i", payload[: len(payload) // 4 * 4])
+                self.listener = socket.socket(fileno=others[0]) if others else None
             elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
-                pid = CREDENTIALS.unpack(payload[: CREDENTIALS.size])[0]
-        if data != HELLO or self.workspace_fd < 0 or not pid:
+                self.server_pid = CREDENTIALS.unpack(payload[: CREDENTIALS.size])[0]
+        if data != HELLO or self.workspace_fd < 0 or not self.server_pid:
             raise ChannelError(self._start_complaint() or "ended before it was ready")
-        self.server_fd = os.pidfd_open(pid)
+        self.server_fd = os.pidfd_open(self.server_pid)
 
     def _start_complaint(self) -> str:
         """What the process wrote before it ended."""
@@ -172,6 +174,9 @@ class Channel(Conversation):
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        if self.listener is not None:
+            self.listener.close()
+            self.listener = None
         if self.server_fd >= 0:
             # Process 1 is reported dead only after the kernel has killed and reaped its whole pid namespace.
             with contextlib.suppress(ProcessLookupError):

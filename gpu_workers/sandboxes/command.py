@@ -8,18 +8,18 @@ import stat
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from gpu_workers.contracts.enums import Boundary
+from gpu_workers.contracts.environment import WORKSPACE, EnvironmentContract
 from gpu_workers.contracts.seams import WorkerError
-from gpu_workers.contracts.tasks import EnvironmentContract
-from gpu_workers.sandboxes.bounds import WORKSPACE
 from gpu_workers.sandboxes.decoys import root_links
 
 INNER_UID = 65534
+PROXY_PORT = 3128
 SHM_BYTES = 16 * 2**20
 TMP_BYTES = 64 * 2**20
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -124,9 +124,15 @@ def _below_usr(folders: set[Path]) -> Iterator[Path]:
 
 
 def command_line(
-    bwrap: str, python: InnerPython, contract: EnvironmentContract, *, seccomp_fd: int, server_fd: int
+    bwrap: str,
+    python: InnerPython,
+    contract: EnvironmentContract,
+    *,
+    seccomp_fd: int,
+    server_fd: int,
+    binds: Mapping[str, Path] | None = None,
 ) -> list[str]:
-    """Arguments that start the resident server of one sandbox."""
+    """Arguments that start the resident server of one sandbox. `binds`: path inside -> read-only source of the host."""
     limits = contract.limits
     line = [bwrap, *NAMESPACES, "--clearenv"]
     for name, value in environment(contract).items():
@@ -142,6 +148,8 @@ def command_line(
         line += ["--symlink", f"{WORKSPACE.removeprefix('/')}/{target}", link]
     if python.prefix:
         line += ["--ro-bind", python.prefix, python.prefix]
+    for path, source in (binds or {}).items():
+        line += ["--ro-bind", str(source), path]
     line += [
         "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache",
         "--ro-bind-try", "/etc/alternatives", "/etc/alternatives",
@@ -152,13 +160,16 @@ def command_line(
         "--remount-ro", "/", "--cap-drop", "ALL", "--seccomp", str(seccomp_fd), "--",
     ]  # fmt: skip
     start = START.format(fd=server_fd)
-    return [*line, python.path, "-I", "-S", "-c", start, str(limits.num_processes), str(limits.disk_bytes)]
+    way_out = PROXY_PORT if contract.access() else 0
+    words = map(str, (limits.num_processes, limits.disk_bytes, way_out))
+    return [*line, python.path, "-I", "-S", "-c", start, *words]
 
 
 def environment(contract: EnvironmentContract) -> dict[str, str]:
     """Variables inside: fixed ones last, so that a contract cannot change them."""
     return {
         **contract.environment,
+        **(proxy_environment() if contract.access() else {}),
         "PATH": PATH,
         "HOME": WORKSPACE,
         "LANG": "C.UTF-8",
@@ -166,6 +177,13 @@ def environment(contract: EnvironmentContract) -> dict[str, str]:
         "PYTHONHASHSEED": str(contract.seed % 2**32),
         "RATCHET_SEED": str(contract.seed),
     }
+
+
+def proxy_environment() -> dict[str, str]:
+    """Variables by which programs find the proxy; both spellings are in use."""
+    url = f"http://127.0.0.1:{PROXY_PORT}"
+    values = {"HTTP_PROXY": url, "HTTPS_PROXY": url, "ALL_PROXY": url, "NO_PROXY": "localhost,127.0.0.1,::1"}
+    return values | {name.lower(): value for name, value in values.items()}
 
 
 def why_no_namespaces() -> str:

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
-from gpu_workers.contracts.groups import SandboxRecord
+from gpu_workers.contracts.groups import NetworkLog, SandboxRecord
 
 MAX_LINES = 500
 MAX_LINE = 300
@@ -19,6 +19,9 @@ class EventLog:
     lines: list[str] = field(default_factory=list)
     limits_hit: list[str] = field(default_factory=list)
     refused_files: list[str] = field(default_factory=list)
+    contract_hash: str = ""
+    applied: dict[str, str] = field(default_factory=dict)
+    network: NetworkLog = field(default_factory=NetworkLog)
 
     def add(self, text: str) -> None:
         """Append `text` behind the seconds since the sandbox was created."""
@@ -45,4 +48,7 @@ class EventLog:
             limits_hit=list(self.limits_hit),
             log="\n".join(self.lines),
             refused_files=list(self.refused_files),
+            contract_hash=self.contract_hash,
+            applied=dict(self.applied),
+            network=self.network,
         )

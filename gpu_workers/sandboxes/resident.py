@@ -12,7 +12,6 @@ from gpu_workers.sandboxes.bounds import workspace_path
 from gpu_workers.sandboxes.channel import ChannelError, Reply
 from gpu_workers.sandboxes.eventlog import EventLog
 
-START_TIMEOUT_SECONDS = 60.0
 GRACE_SECONDS = 10.0  # beyond a call's own time-out, which the server inside enforces
 MAX_STDIN = 16 * 2**20
 MIN_ERROR = 4096  # room for a complaint, however little was asked for
@@ -34,7 +33,7 @@ class ResidentSandbox:
 
     def __init__(self, contract: EnvironmentContract, channel: ServerChannel, backend: str) -> None:
         self.contract = contract
-        self.log = EventLog(backend=backend)
+        self.log = EventLog(backend=backend, contract_hash=contract.contract_hash)
         self._server = channel
         self._lock = asyncio.Lock()
         self._state = "new"  # new, running, ended
@@ -48,7 +47,7 @@ class ResidentSandbox:
         if self.contract.files:
             files = {workspace_path(p): text.encode() for p, text in self.contract.files.items()}
             # Part of the start: on a busy host it may take longer than a tool's own time.
-            await self._write(files, START_TIMEOUT_SECONDS)
+            await self._write(files, self.contract.limits.setup_timeout_seconds)
 
     async def exec(
         self, argv: Sequence[str], *, stdin: bytes = b"", timeout_seconds: float | None = None
@@ -69,8 +68,8 @@ class ResidentSandbox:
         *,
         function: str = "",
         arguments: Mapping[str, Any] | None = None,
-        service: str = "",
         timeout_seconds: float | None = None,
+        service: str = "",
     ) -> ExecResult:
         """Run Python source in a process forked from the server: as a script, or `function(arguments)` of a module.
 
@@ -165,7 +164,12 @@ class ResidentSandbox:
             except BaseException:
                 await self._end("call interrupted")
                 raise
+        reply = self._see_limits(reply)
         self._note(label, reply)
+        return reply
+
+    def _see_limits(self, reply: Reply) -> Reply:
+        """The reply, with a limit that only the host has seen to be hit."""
         return reply
 
     def _broken(self, reason: str) -> WorkerError:

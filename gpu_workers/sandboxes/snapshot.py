@@ -2,7 +2,10 @@
 
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from gpu_workers.sandboxes.artifacts import AllowList
 
 MAX_FILES = 1000
 MAX_ENTRIES = 10_000
@@ -16,19 +19,21 @@ class Snapshot:
     """Files by path below the workspace; `refused` says what was left behind and why."""
 
     max_bytes: int
+    allowed: AllowList = field(default_factory=lambda: AllowList(["**"]))
     files: dict[str, bytes] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
     num_bytes: int = 0
     num_entries: int = 0
+    num_left: int = 0  # not on the allow-list
 
     def refuse(self, path: str, reason: str) -> None:
         if len(self.refused) < 100:
             self.refused.append(f"{path}: {reason}")
 
 
-def read_folder(folder_fd: int, max_bytes: int) -> Snapshot:
-    """Read everything below an open folder whose process tree is gone. The descriptor stays open."""
-    snapshot = Snapshot(max_bytes=max_bytes)
+def read_folder(folder_fd: int, max_bytes: int, artifacts: Sequence[str] = ("**",)) -> Snapshot:
+    """Read what may leave an open folder whose process tree is gone. The descriptor stays open."""
+    snapshot = Snapshot(max_bytes, AllowList(artifacts))
     _read_into(snapshot, folder_fd, "", 0)
     return snapshot
 
@@ -51,6 +56,10 @@ def _read_entry(snapshot: Snapshot, folder_fd: int, name: str, path: str, depth:
     if not path.isprintable():
         snapshot.refuse(repr(path), "name is not printable")
         return
+    takes, leads = snapshot.allowed.takes(path), snapshot.allowed.leads(path)
+    if not (takes or leads):
+        snapshot.num_left += 1
+        return
     kind = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
     if not (stat.S_ISREG(kind.st_mode) or stat.S_ISDIR(kind.st_mode)):
         snapshot.refuse(path, _what_else(folder_fd, name, kind.st_mode))
@@ -58,7 +67,9 @@ def _read_entry(snapshot: Snapshot, folder_fd: int, name: str, path: str, depth:
     fd = os.open(name, OPEN_FLAGS, dir_fd=folder_fd)
     try:
         kind = os.fstat(fd)
-        if stat.S_ISDIR(kind.st_mode):
+        if stat.S_ISREG(kind.st_mode) and not takes:
+            snapshot.num_left += 1
+        elif stat.S_ISDIR(kind.st_mode):
             if depth >= MAX_DEPTH:
                 snapshot.refuse(path, f"deeper than {MAX_DEPTH} folders")
             else:

@@ -9,7 +9,7 @@ from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract, Limits, ToolSpec
 from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
 from gpu_workers.sandboxes.local import LocalBackend
-from gpu_workers.sandboxes.tools import ToolBox
+from gpu_workers.tools.toolbox import ToolBox
 
 BACKENDS = {"bubblewrap": BubblewrapBackend, "local": LocalBackend}
 CONTRACT = EnvironmentContract(
@@ -128,7 +128,7 @@ async def test_the_record_tells_what_happened(sandbox, backend):
 @pytest.mark.parametrize(
     ("contract", "field"),
     [
-        (EnvironmentContract(network=True), "network"),
+        (EnvironmentContract(network=True), "network.agent"),
         (EnvironmentContract(files={"../x": ""}), "files"),
         (EnvironmentContract(environment={"A B": "1"}), "environment"),
         (EnvironmentContract(limits=Limits(memory_bytes=1)), "limits.memory_bytes"),

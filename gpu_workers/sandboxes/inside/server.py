@@ -97,7 +97,6 @@ class Call:
             self._read(fd)
         for fd in (pidfd, out_read, err_read):
             os.close(fd)
-        os.close(pidfd)
         self._judge(code)
         stdout, stderr = self.kept[out_read], self.kept[err_read]
         seconds = time.monotonic() - started
@@ -176,6 +175,14 @@ class Call:
                 self.limit_hit = "disk"
 
 
+def open_way_out(port: int) -> int:
+    """Descriptor of a socket that listens on this namespace's own localhost; the worker alone accepts on it."""
+    listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(64)
+    return listener.detach()
+
+
 def main() -> None:
     if os.getpid() != 1:
         sys.exit("the sandbox server must be process 1 of its own namespace")
@@ -186,14 +193,19 @@ def main() -> None:
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     workspace = os.open(WORKSPACE, os.O_RDONLY | os.O_DIRECTORY)
-    rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", workspace))
+    handed = [workspace]
+    if len(sys.argv) > 3 and int(sys.argv[3]):
+        handed.append(open_way_out(int(sys.argv[3])))
+    rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack(str(len(handed)) + "i", *handed))
     channel.sendmsg([HELLO], [rights])  # with it the kernel tells the worker this process's number
-    os.close(workspace)
+    for fd in handed:
+        os.close(fd)
     set_dumpable(0)
     idle = select.poll()
     idle.register(channel, select.POLLIN)
     if not idle.poll(IDLE_MILLISECONDS):
         import json  # noqa: F401  while the policy thinks: there already when a tool wants it
+    services = Services()
     while True:
         (size,) = REQUEST_LENGTH.unpack(receive(channel, REQUEST_LENGTH.size))
         request = marshal.loads(receive(channel, size))
@@ -202,4 +214,3 @@ def main() -> None:
             channel.sendall(REPLY.pack(0, 0, 0, 0.0, 0, 0))
         else:
             Call(request, channel, services).run()
-    services = Services()

@@ -53,3 +53,36 @@ def test_errors_start_with_the_variable(tmp_path: Path, name: str, value: str) -
 def test_missing_engines_are_named_when_they_are_needed(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"^ROLLOUT_ENGINE_URLS: "):
         load_settings({"RATCHET_HOME": str(tmp_path)}).require_engines()
+
+
+def test_what_sandboxes_may_grant(tmp_path: Path) -> None:
+    (tmp_path / "sets").mkdir()
+    worker = load_settings(
+        {
+            "RATCHET_HOME": str(tmp_path),
+            "SANDBOX_NETWORK": "allowlist",
+            "SANDBOX_NETWORK_HOSTS": "pypi.org:443, mirror.internal:80",
+            "SANDBOX_PRIVATE_HOSTS": "mirror.internal:80",
+            "SANDBOX_DATA_ROOTS": f"sets={tmp_path / 'sets'},tests={tmp_path}:verifier_secret",
+            "SANDBOX_MAX_PROCESSES": "32",
+        }
+    ).sandbox
+    assert worker.network == "allowlist"
+    assert {str(host) for host in worker.network_hosts} == {"pypi.org:443", "mirror.internal:80"}
+    assert {str(host) for host in worker.private_hosts} == {"mirror.internal:80"}
+    assert worker.data_roots["sets"].roles == {"input", "workspace"}
+    assert worker.data_roots["tests"].roles == {"verifier_secret"}
+    assert worker.max_processes == 32
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SANDBOX_NETWORK", "some"), ("SANDBOX_NETWORK", "allowlist"), ("SANDBOX_PRIVATE_HOSTS", "host"),
+        ("SANDBOX_DATA_ROOTS", "x=/no/such/folder"), ("SANDBOX_DATA_ROOTS", "x=relative"),
+        ("SANDBOX_DATA_ROOTS", "x=/usr:secret"), ("SANDBOX_MAX_MEMORY_BYTES", "1GB"), ("SANDBOX_CGROUP", "/usr"),
+    ],
+)  # fmt: skip
+def test_a_wrong_sandbox_setting_is_named(tmp_path: Path, name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=f"SANDBOX_{'NETWORK_HOSTS' if value == 'allowlist' else name[8:]}:"):
+        load_settings({"RATCHET_HOME": str(tmp_path), name: value})

@@ -1,0 +1,77 @@
+"""Which files may leave a workspace, and what is told of those that may not."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from gpu_workers.sandboxes.artifacts import AllowList
+from gpu_workers.sandboxes.snapshot import read_folder
+
+
+@pytest.mark.parametrize(
+    ("pattern", "takes", "leaves"),
+    [
+        ("**", ["a", "a/b/c"], []),
+        ("*.txt", ["a.txt", ".txt"], ["d/a.txt", "a.txt2", "a.tx"]),
+        ("out/**", ["out/a", "out/b/c"], ["a", "outer/a"]),
+        ("**/*.py", ["a.py", "x/y/a.py"], ["a.pyc"]),
+        ("a/**/b/*", ["a/b/c", "a/x/y/b/c"], ["a/b", "b/c", "a/b/c/d"]),
+        ("report.json", ["report.json"], ["report.json/x", "x/report.json", "reportXjson"]),
+        ("?.md", ["a.md"], ["ab.md", ".md"]),
+        ("a[b]+(c)", ["a[b]+(c)"], ["ab", "abb"]),
+    ],
+)
+def test_patterns(pattern, takes, leaves):
+    allowed = AllowList([pattern])
+    assert [p for p in takes + leaves if allowed.takes(p)] == takes
+
+
+def test_an_empty_list_takes_nothing():
+    assert not AllowList([]).takes("a") and not AllowList([]).leads("a")
+
+
+def test_folders_that_lead_to_a_match():
+    allowed = AllowList(["out/*.txt", "a/b/**"])
+    assert [p for p in ("out", "a", "a/b", "a/b/c", "b", "out/x", "a/c") if allowed.leads(p)] == [
+        "out", "a", "a/b", "a/b/c",
+    ]  # fmt: skip
+
+
+def test_a_hostile_pattern_costs_little():
+    started = time.monotonic()
+    assert not AllowList(["/".join(["**", "a*" * 60 + "b"] * 12)]).takes("/".join(["a" * 250] * 16))
+    assert time.monotonic() - started < 2
+
+
+def read(folder: Path, limit: int = 10_000, artifacts=("**",)):
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return read_folder(fd, limit, artifacts)
+    finally:
+        os.close(fd)
+
+
+def test_only_listed_files_leave_and_tricks_in_their_place_are_told(tmp_path):
+    (tmp_path / "secret").write_text("host")
+    work = tmp_path / "work"
+    (work / "out" / "deep").mkdir(parents=True)
+    (work / "out" / "a.json").write_text("{}")
+    (work / "out" / "big.json").write_bytes(b"x" * 20_000)
+    (work / "out" / "deep" / "b.json").write_text("{}")
+    (work / "notes.txt").write_text("scratch")
+    (work / "venv").symlink_to("/usr")  # of no concern: nothing listed lies there
+    (work / "out" / "c.json").symlink_to(tmp_path / "secret")
+    os.mkfifo(work / "out" / "d.json")
+    snapshot = read(work, artifacts=["out/*.json"])
+    assert snapshot.files == {"out/a.json": b"{}"}
+    told = sorted(line.split(":")[0] for line in snapshot.refused)
+    assert told == ["out/big.json", "out/c.json", "out/d.json"]
+    assert snapshot.num_left == 3
+
+
+def test_a_link_in_the_place_of_a_listed_folder_is_told(tmp_path):
+    (tmp_path / "out").symlink_to("/etc")
+    snapshot = read(tmp_path, artifacts=["out/*"])
+    assert snapshot.files == {} and snapshot.refused[0].startswith("out: not a regular file but a link to '/etc'")
