@@ -39,6 +39,7 @@ class RolloutJob(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str = ""
     run_attempt: int = 0
     engines: list[str] = []  # base URLs; empty: the worker's own setting
+    audit_share: float = 1.0  # of the episodes that the task's audit verifier looks at
 
 
 class TrainJob(msgspec.Struct, frozen=True, kw_only=True):

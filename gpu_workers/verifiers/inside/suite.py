@@ -170,7 +170,7 @@ class Suite:
         except remote.Tampered as tampered:
             row.update(message=str(tampered), reason="TAMPER_DETECTED")
         except BaseException as error:
-            row.update(message=f"{type(error).__name__}: {error or self.line_of(error)}"[:MAX_MESSAGE])
+            row.update(message=f"{type(error).__name__}: {str(error) or self.line_of(error)}"[:MAX_MESSAGE])
         row["seconds"] = time.monotonic() - started
         if keep_pass or not row["passed"]:
             self.rows.append(row)
