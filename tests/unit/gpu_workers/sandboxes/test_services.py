@@ -130,7 +130,7 @@ async def test_time_out_keeps_the_service_and_a_limit_ends_it(sandbox):
     source = COUNTER.replace(
         "    print(number",
         "    if line.startswith('sleep'):\n        import time; time.sleep(1)\n"
-        "    if line.startswith('eat'):\n        import os, time; os.fork(); big = b'x' * (170 * 2**20); time.sleep(9)\n"
+        "    if line.startswith('eat'):\n        import os, time; os.fork(); big = b'x' * (170 << 20); time.sleep(9)\n"
         "    if line.startswith('burn'):\n        while True: pass\n    print(number",
     )  # fmt: skip
     await sandbox.serve("x", source=source)
@@ -150,7 +150,8 @@ async def test_time_out_keeps_the_service_and_a_limit_ends_it(sandbox):
 async def test_cpu_time_of_a_service_is_counted_call_by_call(sandbox):
     source = COUNTER.replace(
         "    print(number",
-        "    from time import process_time as now\n    stop = now() + 0.5\n    while now() < stop: pass\n    print(number",
+        "    from time import process_time as now\n    stop = now() + 0.5\n"
+        "    while now() < stop: pass\n    print(number",
     )
     await sandbox.serve("x", source=source)
     for number in range(1, 7):  # three seconds in all, of two a call
