@@ -1,0 +1,1 @@
+"""Sandboxes that are containers: Docker, Podman and Kubernetes pods, with gVisor as the runtime by default."""
