@@ -35,7 +35,8 @@ from gpu_workers.rollout.group import GroupServices, run_group
 from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
 from gpu_workers.settings import settings
 from gpu_workers.verifiers.gate import check_task
-from gpu_workers.verifiers.registry import get_verifier
+from gpu_workers.verifiers.judge import JudgeEndpoint
+from gpu_workers.verifiers.registry import audit_verifier, get_verifier
 from gpu_workers.verifiers.results import TaskError
 from gpu_workers.weights.fleet import install_on_fleet
 
@@ -189,14 +190,28 @@ def group_services() -> GroupServices:
         backend=backend,
         verifier=_verifier_of,
         load_task=load_task,
+        audit=_audit_of,
     )
 
 
 def _verifier_of(task: TaskBundle) -> Verifier:
     try:
-        return get_verifier(task.verifier, sandbox_backend())
+        return get_verifier(task.verifier, sandbox_backend(), judge_endpoint())
     except TaskError as error:
         raise WorkerError(Boundary.ENVIRONMENT, f"task {task.key}: {error}", retryable=False) from error
+
+
+def _audit_of(task: TaskBundle) -> Verifier | None:
+    try:
+        return audit_verifier(task, sandbox_backend(), judge_endpoint())
+    except TaskError as error:
+        raise WorkerError(Boundary.ENVIRONMENT, f"task {task.key}: audit_{error}", retryable=False) from error
+
+
+def judge_endpoint() -> JudgeEndpoint | None:
+    """Where this worker may ask a model for its opinion."""
+    worker = settings()
+    return JudgeEndpoint(worker.judge_url, worker.judge_key) if worker.judge_url else None
 
 
 async def _check_all(job: VerifyJob) -> list[TaskCheck]:
@@ -207,7 +222,12 @@ async def _check_all(job: VerifyJob) -> list[TaskCheck]:
             try:
                 task = load_task(item.task)
                 return await check_task(
-                    task, sandbox_backend(), job.repeats, bad_repeats=job.bad_repeats, task_id=item.task_id
+                    task,
+                    sandbox_backend(),
+                    job.repeats,
+                    bad_repeats=job.bad_repeats,
+                    task_id=item.task_id,
+                    judge=judge_endpoint(),
                 )
             except Exception as error:  # process edge: one task must not lose the others' checks
                 logger.warning("check of task %s: %s", item.task_id, describe(error))

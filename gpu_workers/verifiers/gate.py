@@ -5,22 +5,31 @@ from gpu_workers.contracts.messages import TaskCheck
 from gpu_workers.contracts.seams import FinishedEpisode, SandboxBackend, Verifier, VerifierResult, WorkerError
 from gpu_workers.contracts.tasks import TaskBundle
 from gpu_workers.sandboxes.tools import ToolError, load_tool
+from gpu_workers.verifiers.judge import JudgeEndpoint
 from gpu_workers.verifiers.reference import answer_episode, reference_episode
-from gpu_workers.verifiers.registry import get_verifier
+from gpu_workers.verifiers.registry import audit_verifier, get_verifier
 from gpu_workers.verifiers.results import TaskError
 
 
 async def check_task(
-    task: TaskBundle, backend: SandboxBackend, repeats: int = 3, *, bad_repeats: int = 0, task_id: str = ""
+    task: TaskBundle,
+    backend: SandboxBackend,
+    repeats: int = 3,
+    *,
+    bad_repeats: int = 0,
+    task_id: str = "",
+    judge: JudgeEndpoint | None = None,
 ) -> TaskCheck:
     """Judge a task's own reference `repeats` times, the empty answer and every known-bad answer `bad_repeats` times.
 
     `bad_repeats` 0: as often as the reference; a contract may ask for more of both. `ok` False names the first thing
-    that is wrong. Raises WorkerError(INFRASTRUCTURE) when this host has no sandbox.
+    that is wrong. An audit verifier must pass the reference too. Raises WorkerError(INFRASTRUCTURE) when this host has
+    no sandbox.
     """
     name = task_id or task.key
     try:
-        verifier = get_verifier(task.verifier, backend)
+        verifier = get_verifier(task.verifier, backend, judge)
+        audit = audit_verifier(task, backend, judge)
         if not task.terminal_call:
             for tool in task.tools:
                 load_tool(tool)
@@ -41,6 +50,8 @@ async def check_task(
         times = repeats if wanted == Verdict.PASS else bad_repeats
         if problem := await _try(verifier, task, what, episode, wanted, times):
             return TaskCheck(task_id=name, ok=False, reason_code=problem[0], message=problem[1])
+    if audit is not None and (problem := await _try(audit, task, "the reference", reference, Verdict.PASS, repeats)):
+        return TaskCheck(task_id=name, ok=False, reason_code=problem[0], message=f"audit verifier: {problem[1]}")
     return TaskCheck(task_id=name, ok=True)
 
 
