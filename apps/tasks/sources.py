@@ -5,11 +5,15 @@ from collections.abc import Callable
 from apps.accounts.models import Project, User
 from apps.tasks.models import Suite
 from apps.tasks.services import import_suite
-from apps.tasks.suites import bfcl, definition, toolbox
+from apps.tasks.suites import bfcl, definition, human_eval, toolbox
 from apps.tasks.suites.errors import SuiteError
 from ratchet.problems import Problem
 
-BUILDERS: dict[str, Callable[[], definition.Suite]] = {"bfcl": bfcl.build, "toolbox": toolbox.build}
+BUILDERS: dict[str, Callable[[], definition.Suite]] = {
+    "bfcl": bfcl.build,
+    "human-eval": human_eval.build,
+    "toolbox": toolbox.build,
+}
 
 
 def import_source(*, project: Project, source: str, by: User | None) -> Suite:
