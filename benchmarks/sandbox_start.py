@@ -28,7 +28,7 @@ from gpu_workers.sandboxes import command
 from gpu_workers.sandboxes.bubblewrap import SANDBOX_UID, BubblewrapBackend
 from gpu_workers.sandboxes.channel import sealed
 from gpu_workers.sandboxes.seccomp import filter_program
-from gpu_workers.sandboxes.tools import ToolBox
+from gpu_workers.tools.toolbox import ToolBox
 
 AIM_MILLISECONDS = 15
 CALLS_PER_EPISODE = 4

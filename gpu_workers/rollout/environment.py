@@ -6,10 +6,10 @@ from typing import Any
 from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.groups import SandboxRecord, ToolCallRecord
 from gpu_workers.contracts.seams import Sandbox, SandboxBackend, WorkerError
-from gpu_workers.contracts.tasks import EnvironmentContract, ToolSpec
+from gpu_workers.contracts.tasks import EnvironmentContract, ToolServer, ToolSpec
 from gpu_workers.sandboxes.decoys import Decoys, is_decoy, with_decoys
-from gpu_workers.sandboxes.tools import ToolBox, ToolError
 from gpu_workers.sandboxes.watch import DecoyWatch
+from gpu_workers.tools.toolbox import ToolBox, ToolError
 
 
 class ToolEnvironment:
@@ -21,11 +21,13 @@ class ToolEnvironment:
         contract: EnvironmentContract,
         tools: Sequence[ToolSpec],
         *,
+        servers: Sequence[ToolServer] = (),
         decoys: Decoys | None = None,
     ) -> None:
         self._backend = backend
         self._contract = contract
         self._tools = list(tools)
+        self._servers = list(servers)
         self._decoys = decoys
         self._watch: DecoyWatch | None = None
         self._changed_decoys: list[str] = []
@@ -81,10 +83,13 @@ class ToolEnvironment:
             await self._sandbox.start()
             if self._decoys is not None:
                 self._watch = watch_decoys(self._sandbox, self._decoys)
+            limit = self._contract.limits.output_bytes
             try:
-                self._toolbox = ToolBox(self._sandbox, self._tools, self._contract.limits.output_bytes)
+                toolbox = ToolBox(self._sandbox, self._tools, limit, servers=self._servers)
             except ToolError as error:
                 raise WorkerError(Boundary.ENVIRONMENT, str(error), retryable=False) from error
+            await toolbox.set_up()
+            self._toolbox = toolbox
         return self._toolbox
 
     def _end_watch(self) -> None:

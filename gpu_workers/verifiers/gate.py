@@ -4,7 +4,8 @@ from gpu_workers.contracts.enums import UNSCORED_VERDICTS, Boundary, ReasonCode,
 from gpu_workers.contracts.messages import TaskCheck
 from gpu_workers.contracts.seams import FinishedEpisode, SandboxBackend, Verifier, VerifierResult, WorkerError
 from gpu_workers.contracts.tasks import TaskBundle
-from gpu_workers.sandboxes.tools import ToolError, load_tool
+from gpu_workers.tools.declared import ToolError
+from gpu_workers.tools.gate import check_tools
 from gpu_workers.verifiers.judge import JudgeEndpoint
 from gpu_workers.verifiers.reference import answer_episode, reference_episode
 from gpu_workers.verifiers.registry import audit_verifier, get_verifier
@@ -30,10 +31,9 @@ async def check_task(
     try:
         verifier = get_verifier(task.verifier, backend, judge)
         audit = audit_verifier(task, backend, judge)
-        if not task.terminal_call:
-            for tool in task.tools:
-                load_tool(tool)
         backend.create(task.contract)
+        if not task.terminal_call:
+            await check_tools(task, backend)
         reference = await reference_episode(task, backend)
     except (TaskError, ToolError) as error:
         return TaskCheck(task_id=name, ok=False, reason_code=ReasonCode.TASK_INVALID, message=str(error))

@@ -4,7 +4,7 @@ from typing import Any
 
 from gpu_workers.contracts.seams import FinishedEpisode, SandboxBackend
 from gpu_workers.contracts.tasks import Message, TaskBundle
-from gpu_workers.sandboxes.tools import ToolBox, ToolError
+from gpu_workers.tools.toolbox import ToolBox, ToolError
 from gpu_workers.verifiers.calls import CallSyntaxError, bind_arguments, parse_calls
 from gpu_workers.verifiers.results import TaskError
 
@@ -46,7 +46,8 @@ async def _replay(task: TaskBundle, turns: list[Message], backend: SandboxBacken
     sandbox = backend.create(task.contract)
     try:
         await sandbox.start()
-        toolbox = ToolBox(sandbox, task.tools, task.contract.limits.output_bytes)
+        toolbox = ToolBox(sandbox, task.tools, task.contract.limits.output_bytes, servers=task.tool_servers)
+        await toolbox.set_up()
         for turn in turns:
             for call in parse_calls(turn.content, task.tool_format):
                 record = await toolbox.call(call.name, bind_arguments(call, schemas.get(call.name, {})))

@@ -95,9 +95,10 @@ class FakeSandbox:
         self, source: str, *, function: str = "", arguments: dict[str, str] | None = None, **_: object
     ):
         await asyncio.sleep(self.backend.delay)
-        text = ",".join(f"{key}={value}" for key, value in (arguments or {}).items())
+        call = (arguments or {}).get("arguments", arguments) or {}  # of a tool's own source, else of ours
+        text = ",".join(f"{key}={value}" for key, value in call.items())
         self.record.log += f"{function}({text})\n"
-        return ExecResult(exit_code=0, stdout=f"<{text}>", stderr="", duration_seconds=self.backend.delay)
+        return ExecResult(exit_code=0, stdout=f"{{}}\n<{text}>", stderr="", duration_seconds=self.backend.delay)
 
     async def files(self) -> dict[str, bytes]:
         self.ended = True

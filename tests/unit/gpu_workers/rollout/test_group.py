@@ -50,7 +50,7 @@ async def test_a_group_from_prompt_to_report(world: World, task: TaskBundle) -> 
         assert int(tokens.mask.sum()) == record.num_sampled_tokens
         assert [turn.role for turn in record.turns] == ["system", "user", "assistant", "tool", "assistant"]
         assert record.turns[3].tool_call is not None and record.turns[3].tool_call.result == "<q=a>"
-        assert "call(q=a)" in record.sandbox.log
+        assert "run(q=a)" in record.sandbox.log
         assistant = record.turns[2]
         assert tokens.mask[assistant.token_start : assistant.token_stop].all()
 

@@ -2,12 +2,13 @@
 
 import pytest
 
-from gpu_workers.contracts.enums import Boundary
+from gpu_workers.contracts.enums import Boundary, ToolOutcome
 from gpu_workers.contracts.seams import ExecResult, WorkerError
 from gpu_workers.contracts.tasks import ToolSpec
-from gpu_workers.sandboxes.tools import ToolBox, ToolError
+from gpu_workers.tools.toolbox import ToolBox, ToolError
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+ONE = "def call(arguments): return 1"
 DOUBLE = ToolSpec(name="double", source="def call(a): return str(a['n'] * 2)", parameters=NUMBER)
 
 
@@ -25,18 +26,20 @@ class Canned:
         return self.result
 
 
-OK = ExecResult(0, "42", "", 0.001)
+OK = ExecResult(0, "{}\n42", "", 0.001)
 
 
 @pytest.mark.parametrize(
     ("name", "arguments", "error"),
     [
         ("treble", {"n": 1}, "unknown tool 'treble'; the tools are double"),
-        ("double", {}, "'n' is a required property"),
-        ("double", {"n": "1"}, "at ['n']: '1' is not of type 'integer'"),
-        ("double", {"n": True}, "is not of type 'integer'"),
-        ("double", {"n": 1, "m": 2}, "Additional properties"),
-        ("double", [1], "must be an object"),
+        ("double", {}, "double: argument 'n' is missing"),
+        ("double", {"n": "1"}, "double: argument 'n': '1' is not of type 'integer'"),
+        ("double", {"n": True}, "double: argument 'n': True is not of type 'integer'"),
+        ("double", {"n": 1, "m": 2}, "double: unknown argument 'm'; the arguments are n"),
+        ("double", [1], "must be an object of named values, got list"),
+        ("double", {"n": float("nan")}, "double: argument 'n': nan is not a number of JSON"),
+        ("double", {"n": 10**30}, "double: argument 'n': the integer has more than 64 bits"),
     ],
 )
 async def test_an_invalid_call_is_recorded_and_not_executed(name, arguments, error):
@@ -45,6 +48,7 @@ async def test_an_invalid_call_is_recorded_and_not_executed(name, arguments, err
     assert record.invalid and not record.ok
     assert error in record.error
     assert record.result == f"Error: {record.error}"
+    assert record.outcome is ToolOutcome.REFUSED and record.exit_code is None
     assert sandbox.num_calls == 0
 
 
@@ -55,7 +59,7 @@ async def test_a_valid_call_is_recorded_with_its_result():
 
 
 async def test_nul_characters_are_replaced_in_results():
-    record = await ToolBox(Canned(ExecResult(0, "a\0b", "", 0.001)), [DOUBLE]).call("double", {"n": 1})
+    record = await ToolBox(Canned(ExecResult(0, "{}\na\0b", "", 0.001)), [DOUBLE]).call("double", {"n": 1})
     assert record.result == "a\ufffdb"
 
 
@@ -86,7 +90,10 @@ async def test_a_broken_sandbox_is_not_the_policys_failure():
         ([ToolSpec(name="browse")], "not built in; built in are shell"),
         ([DOUBLE, DOUBLE], "declared twice"),
         ([ToolSpec(name="bad", source="def call(:")], "does not compile"),
-        ([ToolSpec(name="bad", source="x=1", parameters={"type": "nonsense"})], "not a JSON schema"),
+        (
+            [ToolSpec(name="bad", source="def call(arguments): return 1", parameters={"type": "nonsense"})],
+            "not a JSON schema",
+        ),
     ],
 )
 def test_a_declaration_that_cannot_work_is_refused(tools, error):
@@ -96,6 +103,6 @@ def test_a_declaration_that_cannot_work_is_refused(tools, error):
 
 async def test_a_reference_to_an_address_is_not_fetched():
     schema = {"type": "object", "properties": {"n": {"$ref": "http://127.0.0.1:9/schema"}}}
-    record = await ToolBox(Canned(OK), [ToolSpec(name="t", source="x=1", parameters=schema)]).call("t", {"n": 1})
+    record = await ToolBox(Canned(OK), [ToolSpec(name="t", source=ONE, parameters=schema)]).call("t", {"n": 1})
     assert record.invalid
     assert "cannot be checked" in record.error

@@ -1,0 +1,92 @@
+"""The record of one tool call: what the policy is told, what became of it, bounded extracts of what it wrote."""
+
+import json
+from typing import Any
+
+from gpu_workers.contracts.enums import ToolOutcome
+from gpu_workers.contracts.groups import ToolCallRecord
+from gpu_workers.contracts.seams import ExecResult
+
+MAX_ERROR = 500
+MAX_STREAM = 4000  # characters kept of stdout, of stderr
+MAX_ARGUMENTS = 64 * 2**10  # bytes as JSON; a policy's call is shorter, its text is bounded before
+MAX_KEPT_TEXT = 1000
+
+
+def refused(name: str, arguments: Any, problem: str, *, invalid: bool = True) -> ToolCallRecord:
+    """A call that was not executed; not `invalid` where it fits the schema and only its value is impossible."""
+    return ToolCallRecord(
+        name=name[:200],
+        arguments=bounded_arguments(arguments),
+        result=f"Error: {problem}",
+        ok=False,
+        invalid=invalid,
+        error=problem[:MAX_ERROR],
+        outcome=ToolOutcome.REFUSED,
+    )
+
+
+def finished(name: str, done: ExecResult, text: str, *, problem: str = "", keep_text: bool = False) -> ToolCallRecord:
+    """A call that was executed. `problem`: as the tool itself names it; with `keep_text` it goes behind the text."""
+    outcome = _outcome(done)
+    problem = _problem(done, outcome) or problem
+    result = text
+    if problem:
+        result = f"{text}\n[{problem}]" if text and keep_text and outcome is ToolOutcome.RAN else f"Error: {problem}"
+    elif done.truncated:
+        result = f"{text}\n[output cut: it is longer than the limit]"
+    return ToolCallRecord(
+        name=name,
+        result=storable(result),
+        ok=not problem,
+        error=storable(problem)[:MAX_ERROR],
+        duration_seconds=done.duration_seconds,
+        truncated=done.truncated,
+        outcome=outcome,
+        exit_code=done.exit_code,
+        limit_hit=done.limit_hit,
+        stdout=storable(done.stdout[:MAX_STREAM]) if keep_text else "",  # else it is the result
+        stderr=storable(done.stderr[-MAX_STREAM:]),
+    )
+
+
+def storable(text: str) -> str:
+    """Programs print NUL characters; no prompt, document or database takes them."""
+    return text.replace("\0", "\ufffd")
+
+
+def bounded_arguments(arguments: Any) -> dict[str, Any]:
+    """Arguments as they are where that is short enough, else with long texts cut; always JSON."""
+    if not isinstance(arguments, dict):
+        return {}
+    try:
+        if len(json.dumps(arguments, allow_nan=False)) <= MAX_ARGUMENTS:
+            return arguments
+    except (TypeError, ValueError, RecursionError):
+        pass
+    return {str(name)[:200]: _cut(repr(value)) for name, value in list(arguments.items())[:50]}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_KEPT_TEXT else f"{text[:MAX_KEPT_TEXT]}… ({len(text)} characters)"
+
+
+def _outcome(done: ExecResult) -> ToolOutcome:
+    if done.timed_out:
+        return ToolOutcome.TIMED_OUT
+    if done.limit_hit and done.exit_code != 0:
+        return ToolOutcome.LIMIT
+    return ToolOutcome.SIGNAL if done.exit_code < 0 else ToolOutcome.RAN
+
+
+def _problem(done: ExecResult, outcome: ToolOutcome) -> str:
+    if outcome is ToolOutcome.TIMED_OUT:
+        return f"timed out after {done.duration_seconds:.1f} s"
+    if outcome is ToolOutcome.LIMIT:
+        return f"stopped: {done.limit_hit} limit"
+    if outcome is ToolOutcome.SIGNAL:
+        return f"ended by signal {-done.exit_code}"
+    if done.exit_code == 0:
+        return ""
+    last = done.stderr.strip().splitlines()[-1:] or [""]
+    return f"exit code {done.exit_code}" + (f": {last[0]}" if last[0] else "")
