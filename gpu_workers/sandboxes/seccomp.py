@@ -20,6 +20,12 @@ DENIED_BY_NAME = (
     "delete_module", "iopl", "ioperm", "syslog", "open_by_handle_at", "name_to_handle_at", "fanotify_init",
     "settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "vhangup", "lookup_dcookie", "nfsservctl",
 )  # fmt: skip
+# Memory that belongs to no process: no limit of a process counts it and no look at processes finds it. As if the kernel
+# had none, so that programs fall back to files.
+ABSENT_BY_NAME = (
+    "memfd_create", "shmget", "shmat", "shmdt", "shmctl", "semget", "semop", "semtimedop", "semctl",
+    "msgget", "msgsnd", "msgrcv", "msgctl",
+)  # fmt: skip
 # By number, the same on every architecture: an older libseccomp does not know these names.
 DENIED_BY_NUMBER = {
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428, "move_mount": 429,
@@ -49,16 +55,18 @@ def filter_program() -> bytes:
 def _build(seccomp: Any) -> Any:
     rules = seccomp.SyscallFilter(seccomp.ALLOW)
     refuse = seccomp.ERRNO(errno.EPERM)
-    for name in DENIED_BY_NAME:
-        try:
-            number = seccomp.resolve_syscall(seccomp.Arch.NATIVE, name)
-        except OSError:
-            continue  # this architecture never had it
-        rules.add_rule(refuse, number)
+    absent = seccomp.ERRNO(errno.ENOSYS)
+    for names, action in ((DENIED_BY_NAME, refuse), (ABSENT_BY_NAME, absent)):
+        for name in names:
+            try:
+                number = seccomp.resolve_syscall(seccomp.Arch.NATIVE, name)
+            except OSError:
+                continue  # this architecture never had it
+            rules.add_rule(action, number)
     for number in DENIED_BY_NUMBER.values():
         rules.add_rule(refuse, number)
     # clone3 hides its flags in memory; libc falls back to clone, whose flags can be looked at.
-    rules.add_rule(seccomp.ERRNO(errno.ENOSYS), CLONE3)
+    rules.add_rule(absent, CLONE3)
     for flag in NAMESPACE_FLAGS:
         rules.add_rule(refuse, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, flag, flag))
     for family in range(AF_MAX_CHECKED):

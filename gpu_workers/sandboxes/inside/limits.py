@@ -9,6 +9,8 @@ PR_SET_DUMPABLE = 4
 SIGKILL, SIGXCPU, SIGXFSZ = 9, 24, 25  # the signal module would import enum
 WRITABLE = ("/workspace", "/tmp", "/dev/shm")  # noqa: S108
 MAX_INODES = 20_000  # an empty file costs kernel memory that no size limit counts
+MAX_SOCKETS = 512  # what waits in their buffers is the kernel's memory
+HIDDEN_SLACK = 32 * 2**20  # libraries that a process maps, where its map cannot be read
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -52,13 +54,19 @@ def limit_service(memory_bytes: int) -> None:
 
 
 class Usage:
-    """Memory, CPU time and number of processes of everything but process 1; CPU time since this object was made."""
+    """Memory, CPU time and number of processes of everything but process 1; CPU time since this object was made.
+
+    `shared`: anonymous memory that is mapped to be shared, by the size of its mappings: its pages can be hidden from
+    every process's own count. `memory` includes what waits in sockets.
+    """
 
     def __init__(self) -> None:
         self.reaped = _reaped_cpu()
         self.ticks = 0
         self.before = 0  # ticks of services that live already
         self.memory = 0
+        self.shared = 0
+        self.sockets = 0
         self.cpu = 0.0
         self.processes = 0
 
@@ -68,7 +76,8 @@ class Usage:
         self.before = self.ticks
 
     def scan(self) -> None:
-        self.memory = self.processes = self.ticks = 0
+        self.memory = self.processes = self.ticks = hidden = 0
+        shared: dict = {}  # mapped memory without a file: number -> bytes
         for name in os.listdir("/proc"):
             if not name.isdigit() or name == "1":
                 continue
@@ -76,9 +85,13 @@ class Usage:
                 fields = _slurp("/proc/" + name + "/stat").rsplit(b")", 1)[1].split()
                 self.ticks += int(fields[11]) + int(fields[12])
                 self.memory += _memory(name)
+                hidden += _add_shared(name, shared)
                 self.processes += 1
             except (OSError, IndexError, ValueError):
                 continue  # ended meanwhile
+        self.shared = sum(shared.values()) + hidden
+        self.sockets, waiting = _sockets()
+        self.memory += waiting
         self.cpu = _reaped_cpu() - self.reaped + (self.ticks - self.before) / CLOCK_TICKS
 
 
@@ -130,3 +143,44 @@ def _memory(name: str) -> int:
     except PermissionError:
         return int(_slurp("/proc/" + name + "/statm").split()[1]) * PAGE
     return 0
+
+
+def _add_shared(name: str, shared: dict) -> int:
+    """Add a process's shared anonymous mappings; an estimate of them where it hides its map."""
+    try:
+        for line in _slurp_all("/proc/" + name + "/maps").splitlines():
+            if line.endswith(b"/dev/zero (deleted)"):
+                span, _, _, _, number = line.split(None, 5)[:5]
+                start, stop = span.split(b"-")
+                shared[number] = max(shared.get(number, 0), int(stop, 16) - int(start, 16))
+    except PermissionError:
+        size, _, _, text, _, data = _slurp("/proc/" + name + "/statm").split()[:6]
+        return max(0, (int(size) - int(text) - int(data)) * PAGE - HIDDEN_SLACK)
+    return 0
+
+
+def _sockets() -> tuple:
+    """Sockets of this network namespace, and the bytes that wait in TCP's of them."""
+    lines = _slurp("/proc/net/sockstat").splitlines()
+    used = int(lines[0].split()[2])
+    waiting = 0
+    if used and not lines[1].startswith(b"TCP: inuse 0 orphan 0"):
+        for name in ("tcp", "tcp6"):
+            try:
+                for line in _slurp_all("/proc/net/" + name).splitlines()[1:]:
+                    sent, received = line.split()[4].split(b":")
+                    waiting += int(sent, 16) + int(received, 16)
+            except FileNotFoundError:
+                continue
+    return used, waiting
+
+
+def _slurp_all(path: str) -> bytes:
+    parts = []
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        while part := os.read(fd, 65536):
+            parts.append(part)
+    finally:
+        os.close(fd)
+    return b"".join(parts)

@@ -16,6 +16,7 @@ import sys
 import time
 
 from gpu_workers.sandboxes.inside.limits import (
+    MAX_SOCKETS,
     SIGKILL,
     SIGXCPU,
     SIGXFSZ,
@@ -136,7 +137,8 @@ class Call:
     def _over_limit(self) -> bool:
         """Whether the call must be stopped; a full table of processes alone only makes the kernel refuse more."""
         self.usage.scan()
-        if self.usage.memory > self.request["memory"]:
+        most = self.request["memory"]
+        if self.usage.memory > most or self.usage.shared > most or self.usage.sockets > MAX_SOCKETS:
             self.limit_hit = "memory"
         elif self.usage.cpu > self.request["cpu"]:
             self.limit_hit = "cpu"

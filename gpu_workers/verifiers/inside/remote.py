@@ -26,6 +26,7 @@ START = (
 )
 PARENTS = ("gpu_workers", "gpu_workers.verifiers", "gpu_workers.verifiers.inside")
 TAIL = 2000
+ADVICE = '; set config isolation to "shared" for such a suite'
 
 
 class CandidateGone(Exception):
@@ -63,8 +64,8 @@ class Candidate:
         self.fd = ours.detach()
         sources = [(name, "") for name in PARENTS]
         sources += [(module.__name__, module.__source__) for module in (values, server)]
-        texts = sdk.in_memory("server", values.json.dumps(sources))
-        self.output = sdk.in_memory("output")
+        texts = sdk.in_memory(values.json.dumps(sources))
+        self.output = sdk.in_memory()
         with theirs:
             code = START.format(texts=texts, fd=theirs.fileno(), root=root or os.getcwd())  # noqa: PTH109
             self.process = subprocess.Popen(
@@ -155,10 +156,7 @@ class Candidate:
         if callable(value):
             self.callbacks.append(value)
             return {"t": "callback", "v": len(self.callbacks) - 1}
-        raise Uncrossable(
-            f"a {type(value).__name__} of the tests cannot be handed to the candidate's process; "
-            'set config isolation to "shared" for such a suite'
-        )
+        raise Uncrossable(f"a {type(value).__name__} of the tests cannot be handed to another process" + ADVICE)
 
     def _resolve(self, data: dict) -> Any:
         if data["t"] != "ref":
@@ -281,6 +279,9 @@ class Handle:
         if found[1] is True:
             raise Tampered(f"an object of type {self._kind} says that it contains anything")
         return found[0] is True
+
+    def __mro_entries__(self, bases: tuple) -> tuple:
+        raise Uncrossable("tests cannot subclass what lives in another process" + ADVICE)
 
     def __instancecheck__(self, instance: Any) -> bool:
         return isinstance(instance, Handle) and self._operate("isinstance", instance) is True

@@ -211,7 +211,7 @@ FETCH = """
 import urllib.request, socket, sys
 for url in sys.argv[1:]:
     try:
-        print(urllib.request.urlopen(url, timeout=5).read().decode())
+        print(urllib.request.urlopen(url, timeout=30).read().decode())
     except Exception as error:
         print("refused", error)
 try:
@@ -227,7 +227,7 @@ async def test_from_inside_a_sandbox(backend, site, use):
     here = parse_endpoint(f"fixture.test:{site}")
     host = HostPolicy(network=NetworkMode.ALLOWLIST, network_hosts=frozenset({here}), private_hosts=frozenset({here}))
     access = NetworkAccess(mode=NetworkMode.ALLOWLIST, allow=[str(here)])
-    contract = EnvironmentContract(network=Network(**{use: access}), limits=Limits(tool_timeout_seconds=20))
+    contract = EnvironmentContract(network=Network(**{use: access}), limits=Limits(tool_timeout_seconds=60))
     contract = contract.for_verifier() if use == "verifier" else contract
     sandbox = BubblewrapBackend(host=host).create(contract)
     await sandbox.start()
