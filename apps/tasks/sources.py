@@ -2,16 +2,19 @@
 
 from collections.abc import Callable
 
+from django.conf import settings
+
 from apps.accounts.models import Project, User
 from apps.tasks.models import Suite
 from apps.tasks.services import import_suite
-from apps.tasks.suites import bfcl, definition, human_eval, toolbox
+from apps.tasks.suites import bfcl, definition, human_eval, reasoning_gym, toolbox
 from apps.tasks.suites.errors import SuiteError
 from ratchet.problems import Problem
 
 BUILDERS: dict[str, Callable[[], definition.Suite]] = {
     "bfcl": bfcl.build,
     "human-eval": human_eval.build,
+    "reasoning-gym": lambda: reasoning_gym.build(environments=settings.RATCHET_ENVIRONMENTS_DIR),
     "toolbox": toolbox.build,
 }
 

@@ -120,6 +120,7 @@ def data_environment(env: Env) -> dict[str, str]:
         "MKL_NUM_THREADS": threads,
         "OMP_WAIT_POLICY": "PASSIVE",  # idle threads of one process must not burn another's cores
         "TOKENIZERS_PARALLELISM": "false",
+        "RATCHET_ENVIRONMENTS_DIR": str(env.environments_dir),
     }
 
 
@@ -141,6 +142,8 @@ def control_environment(env: Env) -> dict[str, str]:
         "DATABASE_POOL_SIZE": str(env.database_pool_size),
         "ROLLOUT_CONCURRENCY": str(env.rollout_concurrency),
         "TORCH_THREADS": str(env.torch_threads),
+        "CHECK_REPEATS": str(env.check_repeats),
+        "CHECK_BAD_REPEATS": str(env.check_bad_repeats),
     }
 
 
