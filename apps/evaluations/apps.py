@@ -8,4 +8,4 @@ class EvaluationsConfig(AppConfig):
     label = "evaluations"
 
     def ready(self) -> None:
-        from apps.evaluations import receivers  # noqa: F401  connects them
+        from apps.evaluations import attempts, receivers  # noqa: F401  connects them

@@ -98,3 +98,7 @@ class Task(models.Model):
 
     def __str__(self) -> str:
         return f"{self.suite}/{self.key}"
+
+
+from apps.tasks.reports.models import ProbeChunk as ProbeChunk  # noqa: E402  models of this app
+from apps.tasks.reports.models import SuiteReport as SuiteReport  # noqa: E402

@@ -57,6 +57,7 @@ app.conf.update(
         "advance runs": _tick("apps.runs.jobs.tick", _TICK_SECONDS),
         "reap leases": _tick("apps.runs.jobs.reap_leases", _REAP_SECONDS),
         "resend checks": _tick("apps.tasks.jobs.resend_checks", _RESEND_SECONDS),
+        "resend reports": _tick("apps.tasks.jobs.resend_reports", _RESEND_SECONDS),
         "advance evaluations": _tick("apps.evaluations.jobs.tick", _TICK_SECONDS),
     },
 )

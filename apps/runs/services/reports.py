@@ -17,8 +17,10 @@ from apps.runs.services.group_reports import apply_group
 from apps.runs.services.lifecycle import advance_soon
 from apps.runs.services.trainer_reports import apply_failed, apply_finished, apply_started, apply_step
 from apps.runs.signals import worker_sampled
+from apps.tasks.reports.services import apply_probes
 from apps.tasks.services import apply_checks
 from gpu_workers.contracts.messages import PolicyInstalled, Report, TasksVerified, WorkerSample
+from gpu_workers.contracts.replays import TasksProbed
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +113,10 @@ def _verified(report: Report) -> str:
     return ""
 
 
+def _probed(report: Report) -> str:
+    return apply_probes(msgspec.convert(report.body, TasksProbed))
+
+
 def _sample(report: Report) -> str:
     sample = msgspec.convert(report.body, WorkerSample)
     run = _find_run(report)
@@ -126,6 +132,7 @@ _HANDLERS: dict[str, Callable[[Report], str]] = {
     "trainer_failed": _trainer(apply_failed),
     "installed": _installed,
     "verified": _verified,
+    "probed": _probed,
     "reproduced": apply_reproduction,
     "sample": _sample,
 }

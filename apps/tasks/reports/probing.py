@@ -1,0 +1,111 @@
+"""What the probes of the workers add up to: tasks that shortcuts pass, verdicts that do not repeat. Pure."""
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+
+from apps.tasks.reports.attempts import SuiteAttempts
+from apps.tasks.reports.facts import TaskFacts
+from apps.tasks.reports.options import Finding, ReportOptions, Row, Severity
+from gpu_workers.contracts.enums import Verdict
+from gpu_workers.contracts.replays import ProbeItem, StoredEpisode, TaskProbe
+
+SHORTCUTS = {
+    "empty": ("The empty answer", "says nothing at all"),
+    "refusal": ("A refusal", "always refuses"),
+    "constant": ("The most frequent answer", "always gives the most frequent reference of train and dev"),
+    "copy_prompt": ("A copy of the prompt", "repeats what it was asked"),
+    "frequent_tool": ("The most frequent tool", "calls one tool with arguments guessed by type"),
+}
+_LUCKY = 0.02  # share of tasks that a guess may pass before it is a problem
+
+
+def plan_probes(
+    facts: Sequence[TaskFacts], bundles: dict[str, str], attempts: SuiteAttempts, options: ReportOptions
+) -> list[ProbeItem]:
+    """One item a usable task, in order; at most `max_replays` stored episodes in all, drawn by the seed."""
+    usable = [fact for fact in facts if fact.usable]
+    stored = [(fact.id, episode) for fact in usable for episode in attempts.of(fact.id).stored]
+    random.Random(f"replays {options.seed}").shuffle(stored)
+    chosen: dict[str, list[StoredEpisode]] = defaultdict(list)
+    for task_id, episode in stored[: options.max_replays]:
+        chosen[task_id].append(episode)
+    return [ProbeItem(task_id=fact.id, task=bundles[fact.id], stored=chosen[fact.id]) for fact in usable]
+
+
+def find_shortcuts(probes: Sequence[TaskProbe], attempts: SuiteAttempts) -> list[Finding]:
+    """One finding for each shortcut policy; the tasks that it passes."""
+    return [_shortcut(policy, probes, attempts) for policy in SHORTCUTS]
+
+
+def find_instability(probes: Sequence[TaskProbe], options: ReportOptions) -> list[Finding]:
+    """Verdicts that changed when the same episode was judged again, and tasks that could not be probed."""
+    return [_unstable(probes, options), _unprobed(probes)]
+
+
+def _shortcut(policy: str, probes: Sequence[TaskProbe], attempts: SuiteAttempts) -> Finding:
+    title, what = SHORTCUTS[policy]
+    played = [(probe, verdict) for probe in probes for verdict in probe.shortcuts if verdict.policy == policy]
+    judged = [(probe, v) for probe, v in played if v.verdict in (Verdict.PASS, Verdict.FAIL)]
+    rows = [
+        Row(task=probe.task_id, value=verdict.score, note=_honest(attempts, probe.task_id))
+        for probe, verdict in judged
+        if verdict.verdict == Verdict.PASS
+    ]
+    count, total = len(rows), len(judged)
+    share = count / total if total else 0.0
+    finding = Finding(
+        name=f"shortcut_{policy}", title=title, count=count, total=total, rows=rows, value_name="score",
+        severity=Severity.OK if not count else Severity.WARNING if share <= _LUCKY else Severity.PROBLEM,
+        text=f"A policy that {what} passes {count} of {total} tasks" + (f" ({share:.1%})." if count else "."),
+        advice="Tighten the verifier, or take these tasks out: training will find the shortcut. Where refusing or "
+        "saying nothing is the right answer, mix in tasks where it is wrong.",
+    )  # fmt: skip
+    if not total:
+        finding.severity, finding.advice = Severity.UNMEASURED, ""
+        finding.text = "Not measured: the probes have not run, or no task can be played that way."
+    return finding
+
+
+def _honest(attempts: SuiteAttempts, task_id: str) -> str:
+    """How policies fared on a task that a shortcut passes."""
+    found = attempts.of(task_id)
+    return f"policies passed {found.num_passed} of {found.n}" if found.n else "no attempt yet"
+
+
+def _unstable(probes: Sequence[TaskProbe], options: ReportOptions) -> Finding:
+    stored = [(probe, verdict) for probe in probes for verdict in probe.stored]
+    rows = [
+        Row(task=probe.task_id, note=f"stored {verdict.stored}; again {', '.join(verdict.again)}")
+        for probe, verdict in stored
+        if not verdict.agreed
+    ]
+    num_shortcuts = sum(len(probe.shortcuts) for probe in probes)
+    rows += [
+        Row(task=probe.task_id, note=f"{SHORTCUTS[verdict.policy][0].lower()}: the repeats disagree")
+        for probe in probes
+        for verdict in probe.shortcuts
+        if not verdict.agreed
+    ]
+    total = len(stored) + (num_shortcuts if options.repeats > 1 else 0)
+    finding = Finding(
+        name="unstable", title="Verdicts that do not repeat", count=len(rows), total=total, unit="answers", rows=rows,
+        severity=Severity.PROBLEM if rows else Severity.OK if total else Severity.UNMEASURED,
+        text=f"{len(rows)} of {total} answers ({len(stored)} stored episodes) got another verdict when judged again, "
+        f"{options.repeats} times each.",
+        advice="Open an episode of each task and have it reproduced: a verdict that differs sets the task aside.",
+    )  # fmt: skip
+    if not total:
+        finding.text = "Not measured: no answer was judged again."
+    return finding
+
+
+def _unprobed(probes: Sequence[TaskProbe]) -> Finding:
+    rows = [Row(task=probe.task_id, note=probe.error[:300]) for probe in probes if probe.error]
+    return Finding(
+        name="unprobed", title="Tasks that could not be probed", count=len(rows), total=len(probes), rows=rows,
+        severity=Severity.UNMEASURED if rows else Severity.OK,
+        text=f"{len(rows)} of {len(probes)} tasks could not be probed, or only in part." if rows
+        else f"All {len(probes)} usable tasks were probed.",
+        advice="The reason stands with each task; where it was the workers' host, compute the report again.",
+    )  # fmt: skip
