@@ -51,6 +51,7 @@ class SuiteReportDetail(APIView):
 
 class ReportFinding(APIView):
     @extend_schema(
+        operation_id="suites_report_finding_retrieve",
         parameters=[
             OpenApiParameter("offset", OpenApiTypes.INT, description="Rows to leave out at the start."),
             OpenApiParameter("limit", OpenApiTypes.INT, description="Rows at most, 200 or fewer."),
