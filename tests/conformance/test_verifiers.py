@@ -3,16 +3,27 @@
 import math
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 
 from gpu_workers.contracts.enums import ReasonCode, Verdict, VerifierKind
 from gpu_workers.contracts.seams import FinishedEpisode, WorkerError
-from gpu_workers.contracts.tasks import EnvironmentContract, Limits, Message, TaskBundle, ToolSpec, VerifierSpec
+from gpu_workers.contracts.tasks import (
+    EnvironmentContract,
+    Limits,
+    Message,
+    TaskBundle,
+    ToolSpec,
+    VerifierPart,
+    VerifierSpec,
+)
 from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
 from gpu_workers.sandboxes.local import LocalBackend
 from gpu_workers.verifiers.gate import check_task
+from gpu_workers.verifiers.judge import JudgeEndpoint
 from gpu_workers.verifiers.registry import get_verifier
 from gpu_workers.verifiers.results import TaskError
+from tests.unit.gpu_workers.verifiers.judge_server import judge_server, verdict
 
 PROGRAM = """
 def verify(episode):
@@ -20,6 +31,7 @@ def verify(episode):
     right = text == episode["expected"]
     return {"score": 1.0 if right else 0.0, "message": "" if right else "not " + episode["expected"]}
 """
+TESTS = "from answer import one\n\ndef test_one():\n    assert one() == 1\n"
 WEATHER = ToolSpec(name="weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}})
 
 
@@ -47,7 +59,25 @@ CASES = {
     "program": Case(
         VerifierSpec(kind=VerifierKind.PROGRAM, program=PROGRAM, expected="yes"), "yes", ("no", "YES"), None
     ),
-}
+    "tests": Case(
+        VerifierSpec(kind=VerifierKind.TESTS, files={"test_it.py": TESTS}, config={"answer_file": "answer.py"}),
+        "def one(): return 1", ("def one(): return 2", "one = 1", "import os; os._exit(0)"), None,
+    ),
+    "composite": Case(
+        VerifierSpec(
+            kind=VerifierKind.COMPOSITE,
+            parts=[
+                VerifierPart(name="text", verifier=VerifierSpec(kind=VerifierKind.EXACT, expected="it is 42")),
+                VerifierPart(name="number", verifier=VerifierSpec(kind=VerifierKind.NUMBER, expected=42)),
+            ],
+            config={"partial": True},
+        ),
+        "It is 42", ("It is 41", "42"), 7,
+    ),
+    "judge": Case(
+        VerifierSpec(kind=VerifierKind.JUDGE, config={"model": "m", "rubric": "Is it yes?"}), "yes", ("no", "YES"), None
+    ),
+}  # fmt: skip
 HOSTILE = (
     "",
     " \n",
@@ -77,6 +107,18 @@ def case(request):
     return CASES[request.param]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def judge():
+    """An endpoint whose model passes the answer `yes`."""
+    with judge_server(lambda body: verdict(body, float("\nyes\n" in body["messages"][1]["content"]))) as server:
+        yield JudgeEndpoint(server.url)
+
+
+@pytest.fixture
+def made(judge):
+    return lambda case, backend: get_verifier(case.spec, backend, judge)
+
+
 def task_of(case):
     return TaskBundle(
         key="t", prompt=[Message(role="user", content="?")], tools=[WEATHER], terminal_call=True, verifier=case.spec,
@@ -94,16 +136,17 @@ def check_shape(result):
     if result.score is not None:
         assert math.isfinite(result.score) and 0 <= result.score <= 1
     assert (result.verdict == Verdict.PASS) == (result.reason_code == ReasonCode.OK)
+    assert len(result.verifier_hash) == 64 and result.duration_seconds > 0
 
 
-async def test_the_right_answer_passes_with_the_full_score(case, backend):
-    result = await get_verifier(case.spec, backend).verify(task_of(case), episode_of(case.right))
+async def test_the_right_answer_passes_with_the_full_score(case, backend, made):
+    result = await made(case, backend).verify(task_of(case), episode_of(case.right))
     check_shape(result)
     assert (result.verdict, result.score) == (Verdict.PASS, 1.0)
 
 
-async def test_wrong_answers_fail_with_a_reason_and_below_the_full_score(case, backend):
-    verifier = get_verifier(case.spec, backend)
+async def test_wrong_answers_fail_with_a_reason_and_below_the_full_score(case, backend, made):
+    verifier = made(case, backend)
     for answer in case.wrong:
         result = await verifier.verify(task_of(case), episode_of(answer))
         check_shape(result)
@@ -112,38 +155,38 @@ async def test_wrong_answers_fail_with_a_reason_and_below_the_full_score(case, b
         assert result.message
 
 
-async def test_the_empty_answer_earns_nothing(case, backend):
-    result = await get_verifier(case.spec, backend).verify(task_of(case), episode_of(""))
+async def test_the_empty_answer_earns_nothing(case, backend, made):
+    result = await made(case, backend).verify(task_of(case), episode_of(""))
     assert (result.verdict, result.score) == (Verdict.FAIL, 0.0)
 
 
-async def test_the_same_episode_gets_the_same_result(case, backend):
-    verifier = get_verifier(case.spec, backend)
+async def test_the_same_episode_gets_the_same_result(case, backend, made):
+    verifier = made(case, backend)
     for answer in (case.right, case.wrong[0]):
         first, second = [await verifier.verify(task_of(case), episode_of(answer)) for _ in range(2)]
         assert (first.verdict, first.score, first.reason_code) == (second.verdict, second.score, second.reason_code)
 
 
 @pytest.mark.parametrize("answer", HOSTILE, ids=range(len(HOSTILE)))
-async def test_no_text_breaks_it_or_passes(case, answer):
-    result = await get_verifier(case.spec, LocalBackend()).verify(task_of(case), episode_of(answer))
+async def test_no_text_breaks_it_or_passes(case, answer, made):
+    result = await made(case, LocalBackend()).verify(task_of(case), episode_of(answer))
     check_shape(result)
     assert result.verdict == Verdict.FAIL
 
 
-async def test_the_tasks_gate_lets_it_through(case, backend):
-    check = await check_task(task_of(case), backend, repeats=2, task_id="id")
+async def test_the_tasks_gate_lets_it_through(case, backend, judge):
+    check = await check_task(task_of(case), backend, repeats=2, task_id="id", judge=judge)
     assert (check.ok, check.message, check.task_id) == (True, "", "id")
 
 
-@pytest.mark.parametrize("kind", ["exact", "number", "tool_call"])
+@pytest.mark.parametrize("kind", ["exact", "number", "tool_call", "composite"])
 def test_a_truth_of_the_wrong_form_is_refused(kind):
     case = CASES[kind]
     with pytest.raises(TaskError, match=r"verifier\.expected"):
-        get_verifier(VerifierSpec(kind=case.spec.kind, expected=case.bad_expected), LocalBackend())
+        get_verifier(msgspec.structs.replace(case.spec, expected=case.bad_expected), LocalBackend())
 
 
 def test_unknown_settings_are_refused(case):
-    spec = VerifierSpec(kind=case.spec.kind, config={"leniency": 1}, expected=case.spec.expected, program=PROGRAM)
+    spec = msgspec.structs.replace(case.spec, config={**case.spec.config, "leniency": 1})
     with pytest.raises(TaskError, match=r"verifier.config.leniency: unknown"):
         get_verifier(spec, LocalBackend())

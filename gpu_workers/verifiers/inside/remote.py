@@ -259,13 +259,11 @@ class Handle:
         return self._candidate.request({"op": op, "ref": self._ref, "args": encoded, **extra})
 
     def __eq__(self, other: object) -> Any:
-        if not isinstance(other, Handle):
-            return False
-        if other._ref == self._ref:
+        if isinstance(other, Handle) and other._ref == self._ref:
             return True
         if self._operate("eq", _decoy(3)) is True:
             raise Tampered(f"an object of type {self._kind} says that it equals anything")
-        return self._operate("eq", other)
+        return self._operate("eq", other) if isinstance(other, Handle) else False
 
     def __ne__(self, other: object) -> Any:
         return not self == other

@@ -144,18 +144,53 @@ async def test_partial_scores_pass_at_the_pass_score(backend):
 async def test_the_program_sees_the_episode_and_no_other_truth(backend):
     program = """
 def verify(episode):
-    assert set(episode) == {"answer", "messages", "files", "expected", "task", "stop_reason", "parameters"}, sorted(episode)
+    known = {"answer", "messages", "files", "expected", "task", "stop_reason", "parameters"}
+    assert set(episode) == known, sorted(episode)
+    assert episode["parameters"] == {"level": 3}
     assert set(episode["task"]) == {"key", "tags", "prompt", "seed"}
     assert episode["files"] == {"a.txt": "text", "b.bin": b"\\xff"}
     assert episode["messages"] == [{"role": "assistant", "content": "x"}]
     return {"score": 1.0}
 """
-    task = task_of(program)
+    task = task_of(program, config={"parameters": {"level": 3}})
     episode = FinishedEpisode(
         answer="x", messages=[{"role": "assistant", "content": "x"}], files={"a.txt": b"text", "b.bin": b"\xff"}
     )
     result = await get_verifier(task.verifier, backend).verify(task, episode)
     assert result.verdict == Verdict.PASS, result
+
+
+SDK = {
+    "a class": ("class Verifier:\n def verify(self, episode): return {'score': 1.0}", "pass", 1.0),
+    "passed": ("from ratchet_verifier import passed\ndef verify(e): return passed('fine', seen=1)", "pass", 1.0),
+    "failed": (
+        "from ratchet_verifier import failed\ndef verify(e): return failed('no', 0.25, 'FORMAT_INVALID', seen=1)",
+        "fail", 0.25,
+    ),
+    "all_of": (
+        "from ratchet_verifier import all_of, failed, passed\n"
+        "def verify(e): return all_of({'a': passed(), 'b': failed('low', 0.5)}, weights={'a': 3})",
+        "fail", 0.875,
+    ),
+    "open_candidate": (
+        "from ratchet_verifier import open_candidate, passed, failed\n"
+        "def verify(e):\n with open_candidate({'answer.py': e['answer']}) as c:\n"
+        "  return passed() if c.module('answer').square(7) == 49 else failed()",
+        "pass", 1.0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SDK)
+async def test_what_the_sdk_gives_a_program(backend, name):
+    program, verdict, score = SDK[name]
+    result = await judge(backend, task_of(program), RIGHT)
+    assert (result.verdict, result.score) == (verdict, score), result
+    if name == "failed":
+        assert (result.reason_code, result.message, result.evidence) == ("FORMAT_INVALID", "no", {"seen": 1})
+    if name == "all_of":
+        assert [(c.name, c.verdict, c.score) for c in result.components] == [("a", "pass", 1.0), ("b", "fail", 0.5)]
+        assert result.message == "b: low"
 
 
 async def test_the_reference_of_a_task_with_tools_is_replayed_for_its_files(backend):
