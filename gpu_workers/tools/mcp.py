@@ -1,5 +1,6 @@
 """One MCP server of an episode: started with the first call of one of its tools, spoken to from inside the sandbox."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ from gpu_workers.contracts.enums import Boundary, ToolOutcome
 from gpu_workers.contracts.groups import ToolCallRecord
 from gpu_workers.contracts.seams import ExecResult, Sandbox, WorkerError
 from gpu_workers.contracts.tasks import ToolServer, ToolSpec
+from gpu_workers.tools.declared import ToolError
 from gpu_workers.tools.records import finished
 from gpu_workers.tools.shipping import shipped, split_head
 
@@ -86,6 +88,26 @@ class McpSession:
 
     def _broken(self, problem: str) -> WorkerError:
         return WorkerError(Boundary.ENVIRONMENT, f"MCP server {self.server.name!r}: {problem}", retryable=False)
+
+
+def tool_specs(server: ToolServer, listed: Sequence[dict[str, Any]]) -> list[ToolSpec]:
+    """The tools that a server lists, as a task declares them. Raises ToolError where two would have one name."""
+    specs: list[ToolSpec] = []
+    for tool in listed:
+        plain = re.sub(r"[^A-Za-z0-9_]", "_", tool["name"])
+        name = f"{server.name}.{plain}"
+        if any(spec.name == name for spec in specs):
+            raise ToolError(f"MCP server {server.name!r} has two tools that would be called {name}")
+        description = tool.get("description")
+        specs.append(
+            ToolSpec(
+                name=name,
+                description=description if isinstance(description, str) else "",
+                parameters=tool.get("inputSchema") or {},
+                server=server.name,
+            )
+        )
+    return specs
 
 
 def _problem(head: dict[str, Any] | None, text: str) -> str:
