@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from apps.evaluations.models import EvaluationArm
 from apps.runs.models import Episode, Group
 from apps.runs.presentation import conversation, rank_of, timeline, token_rows
+from apps.runs.reproductions.selectors import may_reproduce, reproductions_of
 from apps.runs.selectors import find_episode, find_group, is_heldout
 from apps.runs.transcripts import episode_tokens, episode_transcript
 from apps.tasks.services import note_heldout_look
@@ -46,6 +47,7 @@ def episode(request: HttpRequest, pk: UUID) -> HttpResponse:
         request, "episode.html", here="runs", episode=found, group=found.group, run=found.group.run,
         siblings=list(found.group.episodes.order_by("index")), record=record, lost=lost,
         turns=conversation(record, found) if record else [], tokens=tokens, num_folded=num_folded,
+        reproductions=reproductions_of(found), reproducible=may_reproduce(user, found),
         tokens_lost=tokens_lost, time=timeline(found), rank=rank_of(found), arm=arm,
     )  # fmt: skip
 

@@ -20,7 +20,9 @@ from apps.evaluations.selectors import (
 )
 from apps.policies.selectors import find_policy, lineage
 from apps.runs.selectors import verdicts_of, visible_runs
+from apps.tasks.contracts import contract_of
 from apps.tasks.models import SplitName, TaskState
+from apps.tasks.reports.selectors import newest_report
 from apps.tasks.selectors import (
     check_progress,
     find_suite,
@@ -101,6 +103,7 @@ def suite(request: HttpRequest, pk: UUID) -> HttpResponse:
         released=list(found.tasks.exclude(released_at=None).select_related("released_by").order_by("position")[:100]),
         may_release=has_permission(user, Permission.TASK_RELEASE, found.project),
         may_check=has_permission(user, Permission.SUITE_CREATE, found.project), progress=check_progress(found),
+        report=newest_report(found), computes_report=has_permission(user, Permission.EVALUATION_CREATE, found.project),
         ledger=heldout_ledger(found), rotation_after=ROTATION_AFTER, splits=SplitName.choices,
         task_states=TaskState.choices, reads_heldout=has_permission(user, Permission.HELDOUT_READ, found.project),
         runs=list(visible_runs(user).filter(suite=found)[:10]),
@@ -118,6 +121,7 @@ def task(request: HttpRequest, pk: UUID) -> HttpResponse:
         note_heldout_look(suite=found.suite, by=user, task_keys=[found.key])
     return page(
         request, "task.html", here="suites", task=found, suite=found.suite, readable=readable,
+        contract=contract_of(user, found),
         bundle=load_bundle(found) if readable else None, verdicts=verdicts_of(user, found) if readable else [],
     )  # fmt: skip
 

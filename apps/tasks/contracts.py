@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from apps.accounts.permissions import Actor
 from apps.tasks.models import Task
 from apps.tasks.selectors import load_bundle, may_read_content
-from gpu_workers.contracts.environment import EnvironmentContract
 from gpu_workers.contracts.grants import Grant, describe
 
 # Rows whose text names what lies in a task's workspace: content, on held-out tasks.
@@ -20,19 +19,17 @@ class ContractView:
     version: int
     grants: list[Grant]
     content_hidden: bool
+    max_turns: int
 
 
 def contract_of(user: Actor, task: Task) -> ContractView:
     """The contract of a task that the user may see; limits and network are no content, names of files are."""
-    contract = load_bundle(task).contract
-    return view_contract(contract, hidden=not may_read_content(user, task))
-
-
-def view_contract(contract: EnvironmentContract, *, hidden: bool = False) -> ContractView:
+    bundle, hidden = load_bundle(task), not may_read_content(user, task)
+    contract = bundle.contract
     grants = describe(contract)
     if hidden:
         grants = [_hide(grant) if grant.topic.startswith(_NAMES_CONTENT) else grant for grant in grants]
-    return ContractView(contract.contract_hash, contract.version, grants, hidden)
+    return ContractView(contract.contract_hash, contract.version, grants, hidden, bundle.max_turns)
 
 
 def _hide(grant: Grant) -> Grant:

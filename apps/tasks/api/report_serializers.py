@@ -77,5 +77,6 @@ class GrantSerializer(serializers.Serializer[Any]):
 class ContractSerializer(serializers.Serializer[Any]):
     contract_hash = serializers.CharField()
     version = serializers.IntegerField()
+    max_turns = serializers.IntegerField()
     grants = GrantSerializer(many=True)
     content_hidden = serializers.BooleanField(help_text="Names of files are hidden for want of heldout:read.")
