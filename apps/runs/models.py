@@ -222,6 +222,9 @@ class Group(models.Model):
         indexes = [models.Index(fields=["run", "state"]), models.Index(fields=["task"])]
 
 
+UNSCORED = ["error", "quarantined"]  # verdicts without a reward
+
+
 class Episode(models.Model):
     """One finished episode; turns, tokens and logs are in the group's files."""
 
@@ -229,7 +232,7 @@ class Episode(models.Model):
     group = models.ForeignKey(Group, on_delete=models.CASCADE, related_name="episodes")
     index = models.PositiveSmallIntegerField()
     seed = models.BigIntegerField()
-    verdict = models.CharField(max_length=8)  # pass | fail | error
+    verdict = models.CharField(max_length=16)  # pass | fail | error | quarantined
     success = models.BooleanField(default=False)
     reward = models.FloatField(null=True)
     reason_code = models.CharField(max_length=40)
@@ -255,14 +258,26 @@ class Episode(models.Model):
     total_seconds = models.FloatField(default=0)
     isolation = models.CharField(max_length=200, blank=True)
     limits_hit = models.JSONField(default=list)
+    verifier_hash = models.CharField(max_length=64, blank=True)  # of the training verifier; empty: none was asked
+    audit_verdict = models.CharField(max_length=16, blank=True)  # of the audit verifier; empty: it did not look
+    audit_score = models.FloatField(null=True)
+    audit_reason_code = models.CharField(max_length=40, blank=True)
+    audit_message = models.TextField(blank=True)
+    audit_hash = models.CharField(max_length=64, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["group", "index"], name="episode_index_unique"),
             models.CheckConstraint(
-                condition=Q(verdict="error", reward__isnull=True) | ~Q(verdict="error") & Q(reward__isnull=False),
-                name="episode_reward_null_exactly_on_error",
+                condition=Q(verdict__in=UNSCORED, reward__isnull=True)
+                | ~Q(verdict__in=UNSCORED) & Q(reward__isnull=False),
+                name="episode_reward_null_exactly_without_verdict",
+            ),
+            models.CheckConstraint(
+                condition=Q(audit_verdict__in=["", *UNSCORED], audit_score__isnull=True)
+                | ~Q(audit_verdict__in=["", *UNSCORED]) & Q(audit_score__isnull=False),
+                name="episode_audit_score_exactly_with_verdict",
             ),
         ]
 

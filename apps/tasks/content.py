@@ -124,4 +124,7 @@ def declared(definition: SuiteDefinition) -> dict[str, Any]:
         "distribution": definition.distribution,
         "failure_modes": [{"code": str(mode.code), "meaning": mode.meaning} for mode in definition.failure_modes],
         "verifier": {"kind": str(definition.verifier_kind), "version": definition.verifier_version},
+        "audit_verifier": (
+            {"kind": str(definition.audit_kind), "version": definition.audit_version} if definition.audit_kind else {}
+        ),
     }

@@ -27,6 +27,7 @@ class Suite(models.Model):
     distribution = models.TextField()  # what the tasks are a sample of; declared before any trajectory
     failure_modes = models.JSONField(default=list)  # [{code, meaning}]
     verifier = models.JSONField(default=dict)  # {kind, version}
+    audit_verifier = models.JSONField(default=dict, blank=True)  # the same of a stronger one; empty: there is none
     source = models.CharField(max_length=100, default="jsonl")
     content_hash = models.CharField(max_length=64)  # over (key, split, task hash) of every task
     state = models.CharField(max_length=16, choices=SuiteState, default=SuiteState.CHECKING)

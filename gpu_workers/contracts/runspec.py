@@ -88,6 +88,7 @@ class RolloutSpec(_Spec, frozen=True, kw_only=True):
     group_timeout_seconds: Seconds = 300.0
     max_attempts: Tries = 3  # of a group that failed by infrastructure
     max_requeues: Small = 2  # of a task whose group went stale
+    audit_share: Fraction = 0.1  # of the episodes that the suite's audit verifier looks at
 
 
 class EvaluationSpec(_Spec, frozen=True, kw_only=True):

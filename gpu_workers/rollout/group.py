@@ -10,11 +10,13 @@ from pathlib import Path
 import msgspec
 
 from gpu_workers.contracts.enums import Boundary
-from gpu_workers.contracts.groups import EpisodeRecord, GroupTranscript, SandboxRecord, encode_group
+from gpu_workers.contracts.groups import EpisodeRecord, GroupTranscript, SandboxRecord, VerdictRecord, encode_group
 from gpu_workers.contracts.messages import GroupReport, RolloutJob
 from gpu_workers.contracts.seams import Environment, RolloutEngine, SandboxBackend, Verifier, WorkerError
 from gpu_workers.contracts.store import ObjectStore, StoreError
 from gpu_workers.contracts.tasks import TaskBundle
+from gpu_workers.environments.hosted import HostedToolEnvironment
+from gpu_workers.environments.process import worker_hosts
 from gpu_workers.rollout.environment import ToolEnvironment
 from gpu_workers.rollout.episode import Episode, EpisodeSetup, run_episode
 from gpu_workers.sandboxes.decoys import Decoys, wants_decoys
@@ -94,6 +96,8 @@ def environment_of(task: TaskBundle, services: GroupServices) -> Environment:
     """A world of its own for one episode of the task."""
     if services.make_environment is not None:
         return services.make_environment(task)
+    if task.hosted is not None:
+        return HostedToolEnvironment(worker_hosts(), task)
     decoys = Decoys() if wants_decoys(task) else None
     return ToolEnvironment(services.backend, task.contract, task.tools, servers=task.tool_servers, decoys=decoys)
 
@@ -157,7 +161,14 @@ def _without_texts(record: EpisodeRecord) -> EpisodeRecord:
     sandbox = SandboxRecord(
         backend=record.sandbox.backend, isolation=record.sandbox.isolation, limits_hit=record.sandbox.limits_hit
     )
-    return msgspec.structs.replace(record, turns=[], token_texts=[], sandbox=sandbox)
+    verification, audit = (_brief(said) for said in (record.verification, record.audit))
+    return msgspec.structs.replace(
+        record, turns=[], token_texts=[], sandbox=sandbox, verification=verification, audit=audit
+    )
+
+
+def _brief(said: VerdictRecord | None) -> VerdictRecord | None:
+    return None if said is None else msgspec.structs.replace(said, components=[], evidence={})
 
 
 async def _quietly(closing: Awaitable[None]) -> None:

@@ -14,8 +14,8 @@ from apps.runs.scheduling.arrival import Arrival, ArrivedEpisode, judge_arrival
 from apps.runs.services import groups, installs
 from apps.runs.services.lifecycle import advance_soon
 from apps.runs.signals import group_stored
-from gpu_workers.contracts.enums import TAMPER_REASONS, Boundary, Purpose, Verdict
-from gpu_workers.contracts.groups import EpisodeRecord
+from gpu_workers.contracts.enums import TAMPER_REASONS, UNSCORED_VERDICTS, Boundary, Purpose, Verdict
+from gpu_workers.contracts.groups import EpisodeRecord, VerdictRecord
 from gpu_workers.contracts.messages import GroupReport, Report
 from gpu_workers.contracts.runspec import parse_run_spec
 
@@ -128,19 +128,19 @@ def _inconsistency(records: list[EpisodeRecord]) -> str:
     if [record.index for record in records] != list(range(len(records))):
         return "the episodes' indices are not 0, 1, 2 …"
     for record in records:
-        if (record.verdict is Verdict.ERROR) != (record.reward is None):
+        if (record.verdict in UNSCORED_VERDICTS) != (record.reward is None):
             return f"episode {record.index}: verdict {record.verdict} with reward {record.reward}"
     return ""
 
 
 def _episode(group: Group, record: EpisodeRecord) -> Episode:
     # A verdict without its reward (NaN travels as null) is no verdict; the group is rejected for it.
-    scored = record.verdict is not Verdict.ERROR and record.reward is not None
+    scored = record.verdict not in UNSCORED_VERDICTS and record.reward is not None
     return Episode(
         group=group,
         index=record.index,
         seed=record.seed,
-        verdict=record.verdict if scored else Verdict.ERROR,
+        verdict=Verdict.ERROR if record.reward is None and record.verdict not in UNSCORED_VERDICTS else record.verdict,
         success=record.success and scored,
         reward=record.reward if scored else None,
         reason_code=record.reason_code,
@@ -152,8 +152,24 @@ def _episode(group: Group, record: EpisodeRecord) -> Episode:
         tamper=record.reason_code in TAMPER_REASONS,
         isolation=clean(record.sandbox.isolation)[:200],
         limits_hit=clean(record.sandbox.limits_hit),
+        verifier_hash=record.verification.verifier_hash if record.verification else "",
+        **_audit(record.audit),
         **{name: getattr(record, name) for name in _COPIED},
     )
+
+
+def _audit(said: VerdictRecord | None) -> dict[str, Any]:
+    """Columns of the audit verifier's word; one that contradicts itself is none."""
+    if said is None:
+        return {}
+    scored = said.verdict not in UNSCORED_VERDICTS and said.score is not None
+    return {
+        "audit_verdict": said.verdict if scored or said.verdict in UNSCORED_VERDICTS else Verdict.ERROR,
+        "audit_score": said.score if scored else None,
+        "audit_reason_code": said.reason_code,
+        "audit_message": clean(said.message),
+        "audit_hash": said.verifier_hash,
+    }
 
 
 _COPIED = (

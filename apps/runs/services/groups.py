@@ -16,6 +16,7 @@ from apps.runs.signals import group_stored
 from apps.tasks.models import Task
 from gpu_workers.contracts.enums import Purpose
 from gpu_workers.contracts.messages import PolicyRef, RolloutJob, Sampling
+from gpu_workers.contracts.runspec import parse_run_spec
 
 OPEN_STATES = (GroupState.PENDING, GroupState.RUNNING, GroupState.READY, GroupState.BATCHED)
 UNFINISHED_STATES = (GroupState.PENDING, GroupState.RUNNING)
@@ -79,8 +80,14 @@ def dispatch_group(group: Group) -> None:
         deadline=group.deadline_at.timestamp(),
         run_id=str(group.run_id or ""),
         run_attempt=group.run_attempt,
+        audit_share=_audit_share(group),
     )
     transaction.on_commit(partial(messaging.send_rollout, job), robust=True)
+
+
+def _audit_share(group: Group) -> float:
+    """Every episode of an evaluation is audited; of a run's, the share that its spec names."""
+    return 1.0 if group.run is None else parse_run_spec(group.run.spec).rollout.audit_share
 
 
 def close_group(group: Group, outcome: Outcome | str, reason: str = "", *, announce: bool = False) -> None:

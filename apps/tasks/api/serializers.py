@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from apps.tasks.models import SplitName, Suite, SuiteState, Task
@@ -42,6 +43,7 @@ class SuiteSerializer(serializers.ModelSerializer[Suite]):
     created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True, allow_null=True)
     failure_modes = FailureModeSerializer(many=True, read_only=True)
     verifier = SuiteVerifierSerializer(read_only=True)
+    audit_verifier = serializers.SerializerMethodField()
     num_tasks = serializers.IntegerField(read_only=True)
     num_ready = serializers.IntegerField(read_only=True)
     num_quarantined = serializers.IntegerField(read_only=True)
@@ -52,10 +54,16 @@ class SuiteSerializer(serializers.ModelSerializer[Suite]):
         model = Suite
         fields = [
             "id", "project", "slug", "version", "title", "description", "distribution", "failure_modes", "verifier",
+            "audit_verifier",
             "source", "content_hash", "state", "status_message", "num_tasks", "num_ready", "num_quarantined",
             "num_unchecked", "import_notes", "created_by", "created_at",
         ]  # fmt: skip
         read_only_fields = fields
+
+    @extend_schema_field(SuiteVerifierSerializer(allow_null=True))
+    def get_audit_verifier(self, suite: Suite) -> dict[str, Any] | None:
+        """The stronger verifier beside it; null: there is none."""
+        return suite.audit_verifier or None
 
 
 class SplitCountsSerializer(serializers.Serializer[Any]):

@@ -26,6 +26,8 @@ class SuiteDefinition:
     verifier_kind: VerifierKind
     verifier_version: int = 1
     tags: tuple[str, ...] = ()
+    audit_kind: VerifierKind | None = None  # of a stronger verifier beside it, never a reward
+    audit_version: int = 1
 
 
 SuiteTask = tuple[Split, TaskBundle]

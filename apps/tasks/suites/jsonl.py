@@ -8,7 +8,15 @@ import msgspec
 from apps.tasks.suites.definition import FailureMode, Suite, SuiteDefinition
 from apps.tasks.suites.errors import SuiteError, SuiteProblem
 from gpu_workers.contracts.enums import Split, VerifierKind
-from gpu_workers.contracts.tasks import EnvironmentContract, Limits, Message, TaskBundle, ToolSpec, VerifierSpec
+from gpu_workers.contracts.tasks import (
+    EnvironmentContract,
+    Limits,
+    Message,
+    TaskBundle,
+    ToolSpec,
+    VerifierPart,
+    VerifierSpec,
+)
 from ratchet.strict_json import StrictJsonError, loads
 
 MAX_PROBLEMS = 50  # reported at once
@@ -32,12 +40,29 @@ class _Verifier(_Strict, frozen=True, kw_only=True):
     version: int = 1
     config: dict[str, Any] = {}
     program: str = ""
+    files: dict[str, str] = {}
+    parts: list[VerifierPart] = []
+    repeats: int = 1
+
+    def of_task(self, expected: Any) -> VerifierSpec:
+        """The verifier of one task: what the suite says, with the task's own answer."""
+        return VerifierSpec(
+            kind=self.kind,
+            version=self.version,
+            config=self.config,
+            expected=expected,
+            program=self.program,
+            files=self.files,
+            parts=self.parts,
+            repeats=self.repeats,
+        )
 
 
 class _Header(_Strict, frozen=True, kw_only=True):
     slug: str
     title: str
     verifier: _Verifier
+    audit_verifier: _Verifier | None = None  # a stronger one: its verdicts are recorded beside, and never a reward
     description: str = ""
     distribution: str = ""
     failure_modes: list[_FailureMode] = []
@@ -58,6 +83,7 @@ class _Line(_Strict, frozen=True, kw_only=True):
     terminal_call: bool = False
     max_turns: int = 0
     expected: Any = None
+    audit_expected: Any = None  # of the audit verifier; absent: as `expected`
     cluster: str = ""
     tags: list[str] = []
     reference: str | list[Message] = ""
@@ -129,12 +155,30 @@ def _check_header(header: _Header) -> list[SuiteProblem]:
         problems.append(SuiteProblem(0, "title", "must not be empty"))
     if header.max_turns < 1:
         problems.append(SuiteProblem(0, "max_turns", "must be at least 1"))
-    if (header.verifier.kind is VerifierKind.PROGRAM) != bool(header.verifier.program.strip()):
-        message = "is needed for, and only for, a verifier of kind program: def verify(episode: dict) -> dict"
-        problems.append(SuiteProblem(0, "verifier.program", message))
-    if header.verifier.program:
-        problems += _check_source(0, "verifier.program", header.verifier.program, "verify")
+    problems += _check_verifier("verifier", header.verifier)
+    if header.audit_verifier is not None:
+        problems += _check_verifier("audit_verifier", header.audit_verifier)
     return problems + _check_tools(0, "tools", header.tools) + _check_messages(0, "examples", header.examples)
+
+
+_NEEDS = {
+    "program": (VerifierKind.PROGRAM, "def verify(episode: dict) -> dict"),
+    "files": (VerifierKind.TESTS, "the tree of tests, text by path"),
+    "parts": (VerifierKind.COMPOSITE, "a list of {name, weight, verifier}"),
+}
+
+
+def _check_verifier(field: str, verifier: _Verifier) -> list[SuiteProblem]:
+    """Each kind has what it needs and nothing else; the rest is found when the tasks are checked."""
+    problems = []
+    for name, (kind, what) in _NEEDS.items():
+        value = getattr(verifier, name)
+        if (verifier.kind is kind) != bool(value.strip() if isinstance(value, str) else value):
+            message = f"is needed for, and only for, a verifier of kind {kind}: {what}"
+            problems.append(SuiteProblem(0, f"{field}.{name}", message))
+    if verifier.kind is VerifierKind.PROGRAM and verifier.program.strip():
+        problems += _check_source(0, f"{field}.program", verifier.program, "verify")
+    return problems
 
 
 def _check_row(number: int, row: _Line, header: _Header | None) -> list[SuiteProblem]:
@@ -227,6 +271,8 @@ def _definition(header: _Header) -> SuiteDefinition:
         failure_modes=tuple(FailureMode(mode.code, mode.meaning) for mode in header.failure_modes),
         verifier_kind=header.verifier.kind,
         verifier_version=header.verifier.version,
+        audit_kind=header.audit_verifier.kind if header.audit_verifier else None,
+        audit_version=header.audit_verifier.version if header.audit_verifier else 1,
         tags=tuple(header.tags),
     )
 
@@ -249,15 +295,16 @@ def _task(row: _Line, header: _Header) -> TaskBundle:
         terminal_call=row.terminal_call,
         max_turns=row.max_turns or header.max_turns,
         contract=EnvironmentContract(files=row.files, limits=header.limits),
-        verifier=VerifierSpec(
-            kind=header.verifier.kind,
-            version=header.verifier.version,
-            config=header.verifier.config,
-            expected=row.expected,
-            program=header.verifier.program,
-        ),
+        verifier=header.verifier.of_task(row.expected),
+        audit_verifier=_audit(row, header),
         reference=reference,
         known_bad=row.known_bad,
         cluster=row.cluster,
         tags=row.tags,
     )
+
+
+def _audit(row: _Line, header: _Header) -> VerifierSpec | None:
+    if header.audit_verifier is None:
+        return None
+    return header.audit_verifier.of_task(row.expected if row.audit_expected is None else row.audit_expected)

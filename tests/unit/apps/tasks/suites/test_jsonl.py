@@ -112,3 +112,41 @@ def test_one_prompt_twice_in_a_split_is_allowed() -> None:
 
 def test_an_empty_file_is_refused() -> None:
     assert problems(HEADER, ["", " "]) == [(1, "")]
+
+
+AUDIT = {"kind": "program", "version": 2, "program": PROGRAM, "repeats": 2}
+
+
+def test_an_audit_verifier_stands_beside_the_training_one() -> None:
+    definition, tasks = parse_suite(HEADER | {"audit_verifier": AUDIT}, lines({}, {"audit_expected": [1, 2]}))
+    assert (definition.audit_kind, definition.audit_version) == (VerifierKind.PROGRAM, 2)
+    first, second = (task.audit_verifier for _, task in tasks)
+    assert first is not None and second is not None
+    assert (first.kind, first.repeats, first.expected, second.expected) == (VerifierKind.PROGRAM, 2, 2, [1, 2])
+    plain, tasks = parse_suite(HEADER, lines({}))
+    assert plain.audit_kind is None and tasks[0][1].audit_verifier is None
+
+
+def test_a_tree_of_tests_and_a_composite() -> None:
+    tests = {"kind": "tests", "files": {"test_a.py": "def test(): pass"}, "config": {"answer_file": "a.py"}}
+    _, tasks = parse_suite(HEADER | {"verifier": tests}, lines({"expected": None}))
+    assert tasks[0][1].verifier.files == tests["files"]
+    parts = [{"name": "sum", "verifier": {"kind": "number"}}, {"name": "code", "weight": 2, "verifier": tests}]
+    composite = {"kind": "composite", "parts": parts}
+    _, tasks = parse_suite(HEADER | {"verifier": composite}, lines({"expected": {"sum": 3}}))
+    assert [part.name for part in tasks[0][1].verifier.parts] == ["sum", "code"]
+
+
+@pytest.mark.parametrize(
+    ("name", "verifier", "field"),
+    [
+        ("verifier", {"kind": "tests"}, "verifier.files"),
+        ("verifier", {"kind": "composite"}, "verifier.parts"),
+        ("verifier", {"kind": "number", "files": {"a": "b"}}, "verifier.files"),
+        ("audit_verifier", {"kind": "program"}, "audit_verifier.program"),
+        ("audit_verifier", {"kind": "program", "program": "x = 1"}, "audit_verifier.program"),
+        ("audit_verifier", {"kind": "psychic"}, "audit_verifier.kind"),
+    ],
+)
+def test_a_verifier_that_lacks_what_its_kind_needs(name: str, verifier: dict[str, Any], field: str) -> None:
+    assert problems(HEADER | {name: verifier}, lines({})) == [(0, field)]
