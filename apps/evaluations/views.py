@@ -7,6 +7,7 @@ from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 
 from apps.accounts.permissions import Permission, has_permission, visible_projects
+from apps.evaluations.gap import suite_gap
 from apps.evaluations.models import EvaluationPurpose, EvaluationState
 from apps.evaluations.results import TaskOutcome
 from apps.evaluations.selectors import (
@@ -104,6 +105,7 @@ def suite(request: HttpRequest, pk: UUID) -> HttpResponse:
         may_release=has_permission(user, Permission.TASK_RELEASE, found.project),
         may_check=has_permission(user, Permission.SUITE_CREATE, found.project), progress=check_progress(found),
         report=newest_report(found), computes_report=has_permission(user, Permission.EVALUATION_CREATE, found.project),
+        gap=suite_gap(user, found),
         ledger=heldout_ledger(found), rotation_after=ROTATION_AFTER, splits=SplitName.choices,
         task_states=TaskState.choices, reads_heldout=has_permission(user, Permission.HELDOUT_READ, found.project),
         runs=list(visible_runs(user).filter(suite=found)[:10]),

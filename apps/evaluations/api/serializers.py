@@ -172,3 +172,34 @@ class HeldoutLedgerSerializer(serializers.Serializer[Any]):
     left = serializers.FloatField()
     next_alpha = serializers.FloatField()
     looks = LookSerializer(many=True)
+
+
+class GapSerializer(serializers.Serializer[Any]):
+    """`rate` and its 95 % interval are of the episodes that the training verifier passed; null: none."""
+
+    source = serializers.ChoiceField(choices=["training", "evaluation"])  # type: ignore[assignment]  # a field's name
+    label = serializers.CharField()  # type: ignore[assignment]  # a field's name
+    run = serializers.UUIDField(source="run_id", allow_null=True)
+    n = serializers.IntegerField()
+    num_passed = serializers.IntegerField()
+    num_gap = serializers.IntegerField()
+    num_reverse = serializers.IntegerField()
+    num_undecided = serializers.IntegerField()
+    num_clusters = serializers.IntegerField()
+    rate = serializers.FloatField(allow_null=True)
+    low = serializers.FloatField(allow_null=True)
+    high = serializers.FloatField(allow_null=True)
+
+
+class FalsePassSerializer(serializers.Serializer[Any]):
+    """An episode that the training verifier passed and the audit verifier failed."""
+
+    id = serializers.UUIDField()
+    task = serializers.CharField(source="group.task.key")
+    audit_reason_code = serializers.CharField()
+
+
+class SuiteGapSerializer(serializers.Serializer[Any]):
+    rows = GapSerializer(many=True)
+    examples = FalsePassSerializer(many=True)
+    num_examples = serializers.IntegerField()

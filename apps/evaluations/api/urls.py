@@ -10,5 +10,6 @@ urlpatterns = [
     path("evaluations/<uuid:pk>/results/", views.EvaluationResults.as_view(), name="api-evaluation-results"),
     path("evaluations/<uuid:pk>/cancel/", views.EvaluationCancel.as_view(), name="api-evaluation-cancel"),
     path("gate-policies/", views.GatePolicyList.as_view(), name="api-gate-policies"),
+    path("suites/<uuid:pk>/verifier-gap/", views.VerifierGap.as_view(), name="api-verifier-gap"),
     path("suites/<uuid:pk>/heldout-ledger/", views.HeldoutLedger.as_view(), name="api-heldout-ledger"),
 ]

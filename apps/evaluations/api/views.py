@@ -14,6 +14,7 @@ from apps.accounts.api.views import caller
 from apps.accounts.permissions import Permission, find_project
 from apps.evaluations import gate_policies, selectors, services
 from apps.evaluations.api import serializers
+from apps.evaluations.gap import suite_gap
 from apps.evaluations.models import Evaluation, GatePolicy
 from apps.policies.selectors import resolve_policy
 from apps.tasks.models import SplitName
@@ -126,6 +127,17 @@ class GatePolicyList(generics.ListAPIView[GatePolicy]):
         project = find_project(request.user, values.pop("project"), Permission.GATE_DECIDE)
         policy = gate_policies.create_gate_policy(project=project, by=caller(request), **values)
         return Response(serializers.GatePolicySerializer(policy).data, status=201)
+
+
+class VerifierGap(APIView):
+    @extend_schema(responses=serializers.SuiteGapSerializer)
+    def get(self, request: Request, pk: str) -> Response:
+        """How often the suite's audit verifier fails what its training verifier passed, by policy.
+
+        `examples` are the newest of those episodes that you may read.
+        """
+        suite = find_suite(request.user, pk)
+        return Response(serializers.SuiteGapSerializer(suite_gap(request.user, suite)).data)
 
 
 class HeldoutLedger(APIView):
