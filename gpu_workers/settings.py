@@ -30,6 +30,7 @@ class WorkerSettings:
     engine_urls: tuple[str, ...]
     control_url: str
     worker_secret: str
+    environments_dir: Path  # virtual environments of third-party environments, one each
     judge_url: str = ""  # base URL of an OpenAI-compatible API for verifiers of kind judge; empty: there is none
     judge_key: str = field(default="", repr=False)
     sandbox: HostPolicy = field(default_factory=HostPolicy)  # the most that this host grants a task
@@ -62,6 +63,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> WorkerSettings:
             env, "RATCHET_CONTROL_URL", _local_url(env, "RATCHET_PORT", 8000), frozenset({"http", "https"})
         ),
         worker_secret=env.get("RATCHET_WORKER_SECRET", ""),
+        environments_dir=Path(env.get("RATCHET_ENVIRONMENTS_DIR") or home / "environments").expanduser().resolve(),
         judge_url=_url(env, "RATCHET_JUDGE_URL", "", frozenset({"http", "https"})),
         judge_key=env.get("RATCHET_JUDGE_KEY", ""),
         sandbox=_sandbox(env),

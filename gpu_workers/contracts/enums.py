@@ -121,4 +121,5 @@ class VerifierKind(StrEnum):
     PROGRAM = "program"  # a Python program in its own sandbox
     TESTS = "tests"  # a pytest-style test suite in its own sandbox, the candidate's code in a process apart
     COMPOSITE = "composite"  # several verifiers: all must pass, their scores are weighted
+    ENVIRONMENT = "environment"  # the reward of a third-party environment, by playing the episode again in a fresh one
     JUDGE = "judge"  # a language model's opinion, through an OpenAI-compatible endpoint

@@ -69,6 +69,24 @@ class VerifierPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     weight: float = 1.0
 
 
+class HostedEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A task of an environment built with another framework, which runs in a process of its own.
+
+    The score is where the framework's reward lies between `min_reward`, at or below which it is 0, and `max_reward`,
+    above which it is refused. From `pass_reward` on it is a pass.
+    """
+
+    kind: str  # verifiers | openenv
+    id: str  # the environment's package
+    index: int  # of the task in it
+    config: dict[str, Any] = {}
+    framework: str = ""  # the package that the task was imported with, name==version
+    digest: str = ""  # SHA-256 of the environment's files at import: other code is refused
+    min_reward: float = 0.0
+    max_reward: float = 1.0
+    pass_reward: float = 1.0
+
+
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One chat message of a prompt or few-shot example."""
 
@@ -88,6 +106,7 @@ class TaskBundle(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     terminal_call: bool = False  # True: the first call is the answer (function-calling suites); it is not executed
     max_turns: int = 1
     contract: EnvironmentContract = EnvironmentContract()
+    hosted: HostedEnvironment | None = None  # whose tools these are; the sandbox of the contract is not used then
     verifier: VerifierSpec
     audit_verifier: VerifierSpec | None = None  # a stronger check whose verdict is recorded and never a reward
     reference: list[Message] = []  # assistant (and tool) turns that pass, for supervised training and the import check
@@ -107,4 +126,4 @@ class TaskBundle(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return [*self.prompt[:-1], *self.examples[:stop], *self.prompt[-1:]]
 
 
-__all__ = ["EnvironmentContract", "Limits", "Message", "TaskBundle", "ToolSpec", "VerifierSpec"]
+__all__ = ["EnvironmentContract", "HostedEnvironment", "Limits", "Message", "TaskBundle", "ToolSpec", "VerifierSpec"]

@@ -17,6 +17,8 @@ from gpu_workers.contracts.store import ObjectStore, StoreError
 from gpu_workers.contracts.tasks import TaskBundle
 from gpu_workers.environments.hosted import HostedToolEnvironment
 from gpu_workers.environments.process import worker_hosts
+from gpu_workers.environments.hosted import HostedToolEnvironment
+from gpu_workers.environments.process import worker_hosts
 from gpu_workers.rollout.environment import ToolEnvironment
 from gpu_workers.rollout.episode import Episode, EpisodeSetup, run_episode
 from gpu_workers.sandboxes.decoys import Decoys, wants_decoys
@@ -96,6 +98,8 @@ def environment_of(task: TaskBundle, services: GroupServices) -> Environment:
     """A world of its own for one episode of the task."""
     if services.make_environment is not None:
         return services.make_environment(task)
+    if task.hosted is not None:
+        return HostedToolEnvironment(worker_hosts(), task)
     if task.hosted is not None:
         return HostedToolEnvironment(worker_hosts(), task)
     decoys = Decoys() if wants_decoys(task) else None

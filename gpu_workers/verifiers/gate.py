@@ -32,7 +32,7 @@ async def check_task(
         verifier = get_verifier(task.verifier, backend, judge)
         audit = audit_verifier(task, backend, judge)
         backend.create(task.contract)
-        if not task.terminal_call:
+        if not task.terminal_call and task.hosted is None:
             await check_tools(task, backend)
         reference = await reference_episode(task, backend)
     except (TaskError, ToolError) as error:

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from gpu_workers.contracts.enums import VerifierKind
 from gpu_workers.contracts.seams import SandboxBackend, Verifier
 from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
+from gpu_workers.environments.hosted import HostedVerifier
+from gpu_workers.environments.process import worker_hosts
 from gpu_workers.verifiers.composite import CompositeConfig, CompositeVerifier, Part, read_parts
 from gpu_workers.verifiers.exact import ExactConfig, ExactVerifier
 from gpu_workers.verifiers.judge import JudgeConfig, JudgeEndpoint, JudgeVerifier
 from gpu_workers.verifiers.number import NumberConfig, NumberVerifier
 from gpu_workers.verifiers.program import ProgramConfig, ProgramVerifier
-from gpu_workers.verifiers.results import TaskError, VerifierConfig
+from gpu_workers.verifiers.results import TaskError, VerifierConfig, read_config
 from gpu_workers.verifiers.runner import VerifierRunner
 from gpu_workers.verifiers.suite import SuiteConfig, SuiteVerifier
 from gpu_workers.verifiers.tool_call import ToolCallConfig, ToolCallVerifier
@@ -45,6 +47,11 @@ def _composite(spec: VerifierSpec, services: Services) -> Verifier:
     )
 
 
+def _hosted(spec: VerifierSpec, _: Services) -> Verifier:
+    read_config(spec, VerifierConfig)
+    return HostedVerifier(worker_hosts())
+
+
 KINDS: Mapping[VerifierKind, Kind] = {
     VerifierKind.EXACT: Kind(ExactConfig, lambda spec, _: ExactVerifier(spec)),
     VerifierKind.NUMBER: Kind(NumberConfig, lambda spec, _: NumberVerifier(spec)),
@@ -52,6 +59,7 @@ KINDS: Mapping[VerifierKind, Kind] = {
     VerifierKind.PROGRAM: Kind(ProgramConfig, lambda spec, services: ProgramVerifier(spec, services.backend)),
     VerifierKind.TESTS: Kind(SuiteConfig, lambda spec, services: SuiteVerifier(spec, services.backend)),
     VerifierKind.COMPOSITE: Kind(CompositeConfig, _composite),
+    VerifierKind.ENVIRONMENT: Kind(VerifierConfig, _hosted),
     VerifierKind.JUDGE: Kind(JudgeConfig, lambda spec, services: JudgeVerifier(spec, services.judge)),
 }
 

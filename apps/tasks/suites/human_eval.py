@@ -95,7 +95,7 @@ DEFINITION = SuiteDefinition(
     failure_modes=(
         FailureMode(ReasonCode.WRONG_ANSWER, "A test fails, or the function raises or ends its process."),
         FailureMode(ReasonCode.FORMAT_INVALID, "Not one block of Python that defines the function once."),
-        FailureMode(ReasonCode.RESOURCE_LIMIT, "A call took longer than 4 seconds, or the memory ran out."),
+        FailureMode(ReasonCode.AGENT_TIMEOUT, "A call took longer than 4 seconds, or all of them 20."),
         FailureMode(ReasonCode.TAMPER_DETECTED, "An object claims to equal or contain anything."),
         FailureMode(ReasonCode.NO_OUTPUT, "The answer is empty."),
     ),

@@ -50,7 +50,7 @@ def verify(episode: dict) -> dict:
         except AssertionError as error:
             return failed(f"a test fails {error}".strip()[:300])
         except Exception as error:
-            reason = "RESOURCE_LIMIT" if getattr(error, "timed_out", False) else "WRONG_ANSWER"
+            reason = "AGENT_TIMEOUT" if getattr(error, "timed_out", False) else "WRONG_ANSWER"
             reason = "TAMPER_DETECTED" if type(error).__name__ == "Tampered" else reason
             return failed(f"{type(error).__name__}: {error}"[:300], reason_code=reason)
     return passed()

@@ -125,7 +125,7 @@ async def test_verdicts(task, backend, name):
 async def test_a_call_that_never_ends_is_no_pass(task, backend):
     answer = "def quarter(x):\n    while True:\n        pass\n"
     result = await get_verifier(task.verifier, backend).verify(task, answer_episode(task, answer))
-    assert (result.verdict, result.reason_code) == (Verdict.FAIL, ReasonCode.RESOURCE_LIMIT)
+    assert (result.verdict, result.reason_code) == (Verdict.FAIL, ReasonCode.AGENT_TIMEOUT)
 
 
 def test_the_wheel_gives_164_tasks_that_are_apart():

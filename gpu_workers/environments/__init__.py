@@ -1,0 +1,1 @@
+"""Environments of other frameworks: each in a process of its own, with their packages, behind our seams."""
