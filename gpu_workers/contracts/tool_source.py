@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gpu_workers.contracts.tasks import ToolSpec
+
 BASE_CLASS = "Tool"
 FUNCTION = "call"
 MAX_SOURCE_BYTES = 256 * 2**10
@@ -76,6 +78,20 @@ def read_tools(source: str) -> list[ToolClass]:
         if tool.name in {other.name for other in tools[:index]}:
             raise ToolSourceError(f"two tools are named {tool.name!r}", classes[index].lineno)
     return tools
+
+
+def specs_of(source: str, name: str) -> list[ToolSpec]:
+    """Declarations of all tools of a source; `name` is that of one written as `def call(arguments)`.
+
+    Raises ToolSourceError.
+    """
+    tools = read_tools(source)
+    if not tools:
+        return [ToolSpec(name=name, source=source)]
+    return [
+        ToolSpec(name=tool.name, description=tool.description, parameters=tool.parameters, source=source)
+        for tool in tools
+    ]
 
 
 def _is_tool(node: ast.ClassDef) -> bool:
