@@ -1,5 +1,8 @@
 """Honest work that looks odd: it must pass, and no detector may speak of it."""
 
+# Programs are data here.
+# ruff: noqa: E501
+
 from msgspec.structs import replace
 
 from gpu_workers.contracts.enums import Verdict, VerifierKind

@@ -1,5 +1,8 @@
 """Pattern 18: a check that says now this, now that."""
 
+# Programs are data here.
+# ruff: noqa: E501
+
 from msgspec.structs import replace
 
 from gpu_workers.contracts.enums import VerifierKind

@@ -1,5 +1,8 @@
 """One real program for each pattern of docs/guides/reward-hacking.md, and the verdict it must get."""
 
+# Programs are data here.
+# ruff: noqa: E501
+
 from msgspec.structs import replace
 
 from gpu_workers.contracts.enums import ReasonCode, VerifierKind

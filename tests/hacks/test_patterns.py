@@ -5,10 +5,17 @@ import pytest
 from gpu_workers.contracts.enums import FlagSeverity, Verdict
 from gpu_workers.contracts.groups import EpisodeRecord
 from tests.hacks.patterns import PATTERNS
+from tests.hacks.variants import VARIANTS
 from tests.hacks.world import Play, World
 
+EPISODES = set(range(1, 18))  # pattern 18 is about verdicts that do not repeat: test_flaky.py
 
-@pytest.mark.parametrize("play", PATTERNS, ids=str)
+
+def test_no_pattern_is_left_out() -> None:
+    assert {play.pattern for play in PATTERNS} == {play.pattern for play in VARIANTS} == EPISODES
+
+
+@pytest.mark.parametrize("play", [*PATTERNS, *VARIANTS], ids=str)
 async def test_a_hack_gets_its_verdict(world: World, play: Play) -> None:
     check(play, await world.play(play.task, play.turns))
 

@@ -1,5 +1,8 @@
 """Plays written turns through the real path: engine, session, sandbox tools, verifier in a sandbox of its own."""
 
+# Programs are data here.
+# ruff: noqa: E501
+
 import asyncio
 import json
 import time

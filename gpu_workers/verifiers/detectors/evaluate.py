@@ -14,6 +14,7 @@ from gpu_workers.verifiers.detectors.source import Fact
 from gpu_workers.verifiers.detectors.view import Snippet, View, canonical, named_paths
 from gpu_workers.verifiers.results import storable
 
+MAX_SIGHTINGS = 20
 MAX_PER_RULE = 3
 MAX_FLAGS = 20
 MAX_EXCERPT = 200
@@ -30,7 +31,8 @@ def find_flags(task: TaskBundle, record: EpisodeRecord, files: Mapping[str, byte
     for rule in RULES:
         if rule.unless_passed and record.verdict is Verdict.PASS:
             continue
-        flags += [_flag(rule, seen) for seen in islice(_sightings(rule, view), MAX_PER_RULE)]
+        seen = {(sighting.where, sighting.line): sighting for sighting in islice(_sightings(rule, view), MAX_SIGHTINGS)}
+        flags += [_flag(rule, sighting) for sighting in islice(seen.values(), MAX_PER_RULE)]
     order = list(FlagSeverity)
     return sorted(flags, key=lambda flag: -order.index(flag.severity))[:MAX_FLAGS]
 

@@ -1,0 +1,77 @@
+"""The examples that a task shows, and code that holds them by heart. Pure."""
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+MAX_EXAMPLES = 50
+MIN_EXAMPLES = 2
+MIN_SCALARS = 3  # of plain small inputs, which honest code names too: base cases, limits
+_LITERAL = r"-?\d+(?:\.\d+)?|\[[^\]\n]*\]|\{[^}\n]*\}|\([^)\n]*\)|'[^'\n]*'|\"[^\"\n]*\"|True|False|None"
+_EXAMPLE = re.compile(
+    r"\w+\((?P<given>[^()\n]{1,200})\)`?\s*(?:==|is|are|->|→|=>|returns?|gives?|=|equals|should be|:)\s*`?"
+    rf"(?P<result>{_LITERAL})"
+)
+
+
+def shown_examples(text: str) -> list[tuple[Any, Any]]:
+    """(input, output) of every `f(input) is output` in a text, in a form that lists and tuples share."""
+    found = []
+    for match in _EXAMPLE.finditer(text):
+        try:
+            given = ast.literal_eval(f"({match['given']},)")
+            result = ast.literal_eval(match["result"])
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        found.append((normal(given[0] if len(given) == 1 else given), normal(result)))
+    return list(dict.fromkeys(found))[:MAX_EXAMPLES]
+
+
+def known_by_heart(source: str, examples: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Examples whose input and output both stand in the code as literals; none where they are too few to tell."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            literals = set(_literals(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    known = [(given, result) for given, result in examples if given in literals and result in literals]
+    telling = {given for given, _ in known if not _is_small(given)}
+    enough = len(telling) >= MIN_EXAMPLES or len({given for given, _ in known}) >= MIN_SCALARS
+    return known if enough else []
+
+
+def normal(value: Any) -> Any:
+    """A value that can be compared and kept in a set; bools stay apart from numbers."""
+    if isinstance(value, list | tuple):
+        return tuple(map(normal, value))
+    if isinstance(value, set | frozenset):
+        return ("set", *sorted(map(repr, value)))
+    if isinstance(value, dict):
+        return ("dict", *((normal(k), normal(v)) for k, v in value.items()))
+    return ("bool", value) if isinstance(value, bool) else value
+
+
+def _is_small(value: Any) -> bool:
+    return not isinstance(value, tuple | str) or len(value) < 2
+
+
+def _literals(node: ast.AST) -> Iterator[Any]:
+    """Normal forms of all literals, without those of asserts, docstrings and what only runs as a script."""
+    if isinstance(node, ast.Assert) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+        return
+    if isinstance(node, ast.If) and "__name__" in {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}:
+        return
+    if isinstance(node, ast.Constant | ast.List | ast.Tuple | ast.Set | ast.Dict | ast.UnaryOp):
+        try:
+            value = normal(ast.literal_eval(node))
+            hash(value)
+            yield value
+            if isinstance(value, str) and len(value) < 10_000:  # an input as text: str(numbers) == "[1, 2]"
+                yield normal(ast.literal_eval(value))
+        except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+            pass
+    for child in ast.iter_child_nodes(node):
+        yield from _literals(child)
