@@ -80,7 +80,7 @@ async def test_each_answer_is_judged_as_often_as_asked_or_as_the_contract_wants(
             judged.append(episode.answer)
             return await verifier.verify(task, episode)
 
-    monkeypatch.setattr("gpu_workers.verifiers.gate.get_verifier", lambda spec, backend: Counting())
+    monkeypatch.setattr("gpu_workers.verifiers.gate.get_verifier", lambda *_: Counting())
     task = msgspec.structs.replace(GOOD, contract=EnvironmentContract(determinism_runs=runs))
     assert (await check_task(task, LocalBackend(), repeats, bad_repeats=bad_repeats)).ok
     reference, bad = times
