@@ -1,6 +1,10 @@
 """The base of a tool class; standard library only, as this text is also the sandbox's module gpu_workers.tools."""
 
-from typing import Any
+from __future__ import annotations
+
+TYPE_CHECKING = False  # the module typing would take longer to import than the call
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class Tool:

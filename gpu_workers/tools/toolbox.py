@@ -37,7 +37,10 @@ class ToolBox:
         self._servers = {server.name: McpSession(sandbox, server, tools) for server in servers}
 
     async def set_up(self) -> None:
-        """Call every tool's setup, once, after the sandbox has started. Raises WorkerError(ENVIRONMENT)."""
+        """Once, after the sandbox has started: every tool's setup; servers whose program the policy might change later.
+
+        Raises WorkerError(ENVIRONMENT) where one fails.
+        """
         for tool in self.tools.values():
             if tool.has_setup:
                 done = await self._run_source(tool, {}, "setup")
@@ -45,6 +48,10 @@ class ToolBox:
                 if not record.ok:
                     message = f"setup of tool {tool.spec.name!r}: {record.error}"
                     raise WorkerError(Boundary.ENVIRONMENT, message, retryable=False)
+
+        for server in self._servers.values():
+            if server.server.command:
+                await server.open()
 
     async def open_servers(self) -> None:
         """Start every MCP server now instead of with its first call. Raises WorkerError(ENVIRONMENT)."""

@@ -51,8 +51,8 @@ def be_service(request: dict, talk: int, errors: int) -> None:
         if request["argv"]:
             set_dumpable(1)
             code = run_program(request, -1)
-        else:  # stays undumpable: the policy cannot reach into its memory
-            code = run_script(request, -1)
+        else:  # stays undumpable, and imports nothing that the policy may have written
+            code = _in_module("__main__", request, -1)
     except OSError as error:
         os.write(2, ("serve: " + str(error) + "\n").encode())
         code = 74

@@ -205,10 +205,10 @@ def main() -> None:
     set_dumpable(0)
     idle = select.poll()
     idle.register(channel, select.POLLIN)
-    if not idle.poll(IDLE_MILLISECONDS):
-        import json  # noqa: F401  while the policy thinks: there already when a tool wants it
     services = Services()
     while True:
+        if "json" not in sys.modules and not idle.poll(IDLE_MILLISECONDS):
+            import json  # noqa: F401  while the policy thinks: there already when a tool wants it
         (size,) = REQUEST_LENGTH.unpack(receive(channel, REQUEST_LENGTH.size))
         request = marshal.loads(receive(channel, size))
         if request["op"] == "serve":

@@ -4,9 +4,13 @@ The host sends `source`, `name`, `class` (empty where the module is written as `
 `state`, `sdk` and `phase` (call | setup). The text returned is the new state as one line of JSON, then the result.
 """
 
-import json
+from __future__ import annotations
+
 import sys
-from typing import Any
+
+TYPE_CHECKING = False  # the module typing would take longer to import than the call
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_STATE = 32 * 2**10
 
@@ -40,6 +44,8 @@ def as_text(result: Any) -> str:
     if isinstance(result, str):
         return result
     if isinstance(result, (dict, list, bool, int, float)):
+        import json
+
         try:
             return json.dumps(result, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -52,6 +58,10 @@ def as_text(result: Any) -> str:
 def _state(tool: Any) -> str:
     if not isinstance(tool.state, dict):
         raise TypeError("the tool's state must be a dict, found " + type(tool.state).__name__)
+    if not tool.state:
+        return "{}"
+    import json
+
     text = json.dumps(tool.state, allow_nan=False)
     if len(text) > MAX_STATE:
         raise ValueError("the tool's state has more than " + str(MAX_STATE) + " bytes")

@@ -3,11 +3,15 @@
 The text returned is one line of JSON, `{"error": …, "truncated": …}`, then what the policy reads.
 """
 
+from __future__ import annotations
+
 # No pathlib: importing it would take longer than the call.
 # ruff: noqa: PTH103, PTH112, PTH113, PTH120
-import json
 import os
-from typing import Any
+
+TYPE_CHECKING = False  # the module typing would take longer to import than the call
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_LISTED = 20
 
@@ -29,11 +33,14 @@ def write_file(request: dict[str, Any]) -> str:
 def _answer(do: Any, request: dict[str, Any]) -> str:
     try:
         text, truncated = do(request)
-        return json.dumps({"truncated": truncated}) + "\n" + text
+        return ('{"truncated": true}\n' if truncated else "{}\n") + text
     except Refused as refused:
-        return json.dumps({"error": str(refused)}) + "\n"
+        problem = str(refused)
     except OSError as error:
-        return json.dumps({"error": request["path"] + ": " + str(error.strerror)}) + "\n"
+        problem = request["path"] + ": " + str(error.strerror)
+    import json  # takes longer than a call that goes well
+
+    return json.dumps({"error": problem}) + "\n"
 
 
 def _read(request: dict[str, Any]) -> tuple[str, bool]:

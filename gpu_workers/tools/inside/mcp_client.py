@@ -4,9 +4,14 @@ Model Context Protocol, revision 2026-07-28 (stateless requests with an envelope
 handshake before it. Messages are JSON-RPC 2.0, one a line. The text returned is one line of JSON, then the result.
 """
 
+from __future__ import annotations
+
 import _socket
 import json
-from typing import Any
+
+TYPE_CHECKING = False  # the module typing would take longer to import than the call
+if TYPE_CHECKING:
+    from typing import Any
 
 MODERN = ("2026-07-28",)
 HANDSHAKE = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")

@@ -82,6 +82,21 @@ async def test_a_program_of_the_sandbox_can_be_a_server(start):
     assert len(specs) == 2
 
 
+async def test_the_policy_cannot_slip_code_into_a_server(open_box, start):
+    source = changed("import json\n", "import colorsys, json\n")
+    box = await open_box(ToolServer(name="notes", source=source))
+    await box.call("shell", {"command": "echo 'raise SystemExit(1)' | tee json.py colorsys.py > /dev/null"})
+    assert (await box.call("notes.remember", {"key": "a", "note": "x"})).result == "1 notes"
+
+    _, specs = await listed(await start())
+    server = ToolServer(name="notes", command=["/usr/bin/python3", "server.py"])
+    sandbox = await start(**{"server.py": SERVER})
+    box = ToolBox(sandbox, [*specs, SHELL], servers=[server])
+    await box.set_up()
+    await box.call("shell", {"command": "echo 'raise SystemExit(1)' > server.py"})
+    assert (await box.call("notes.remember", {"key": "a", "note": "x"})).result == "1 notes"
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "error"),
     [
