@@ -3,7 +3,6 @@
 # Programs are data here.
 # ruff: noqa: E501
 
-import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from gpu_workers.contracts.enums import Purpose, ReasonCode, Verdict, VerifierKind
+from gpu_workers.contracts.enums import FlagSeverity, Purpose, ReasonCode, Verdict, VerifierKind
 from gpu_workers.contracts.groups import EpisodeRecord, GroupTranscript
 from gpu_workers.contracts.messages import PolicyRef, RolloutJob, Sampling
 from gpu_workers.contracts.store import ObjectStore
@@ -161,16 +160,22 @@ def plain(kind: VerifierKind, expected: Any, prompt: str, reference: str, **chan
     return TaskBundle(**(values | changes))
 
 
-def run_all(world: World, plays: Sequence[Play]) -> list[EpisodeRecord]:
-    """Records of all plays, a few at a time."""
-
-    async def run() -> list[EpisodeRecord]:
-        slots = asyncio.Semaphore(2)
-
-        async def one(play: Play) -> EpisodeRecord:
-            async with slots:
-                return await world.play(play.task, play.turns)
-
-        return await asyncio.gather(*map(one, plays))
-
-    return asyncio.run(run())
+def problem(play: Play, record: EpisodeRecord) -> str:
+    """What is wrong with the outcome of a play; empty when it is as it must be."""
+    said = f"{record.verdict} {record.reason_code} {record.message} {record.evidence} {record.flags}"
+    if record.verdict is not play.verdict:
+        return f"the verdict must be {play.verdict}: {said}"
+    if not play.pattern:
+        return f"honest work must not be flagged: {said}" if record.flags or record.reward != 1.0 else ""
+    if record.reward != 0.0 or record.success:
+        return f"the reward must be 0: {record.reward}"
+    if play.reasons and record.reason_code not in play.reasons:
+        return f"the reason must be one of {sorted(play.reasons)}: {said}"
+    counted = [flag for flag in record.flags if flag.severity is not FlagSeverity.SUSPICION]
+    if play.rules and not any(flag.rule.startswith(play.rules) for flag in counted):
+        return f"one of the rules {play.rules} must have matched: {said}"
+    if not all(flag.where and flag.message for flag in record.flags):
+        return f"a flag says where and why: {said}"
+    if play.check is not None and not play.check(record):
+        return f"its own check fails: {said}"
+    return ""

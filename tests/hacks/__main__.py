@@ -1,0 +1,42 @@
+"""`python -m tests.hacks [word …]`: plays the suite (the plays whose names hold a word) and prints what came of each."""
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.hacks.controls import CONTROLS
+from tests.hacks.patterns import PATTERNS
+from tests.hacks.variants import VARIANTS
+from tests.hacks.world import Play, World, problem
+
+AT_ONCE = 2
+
+
+async def main(words: Sequence[str]) -> int:
+    """Number of plays that did not end as they must."""
+    plays = [p for p in (*PATTERNS, *VARIANTS, *CONTROLS) if not words or any(word in str(p) for word in words)]
+    slots = asyncio.Semaphore(AT_ONCE)
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Path(folder))
+        print(f"uid {os.geteuid()}; {await world.backend.probe()}")
+
+        async def one(play: Play) -> bool:
+            async with slots:
+                record = await world.play(play.task, play.turns)
+            wrong = problem(play, record)
+            rules = sorted({flag.rule for flag in record.flags})
+            print(
+                f"{'WRONG' if wrong else 'right'} {play} {record.verdict} {record.reason_code} {', '.join(rules)} {wrong}"
+            )
+            return bool(wrong)
+
+        num_wrong = sum(await asyncio.gather(*map(one, plays)))
+    print(f"{len(plays) - num_wrong} right, {num_wrong} wrong")
+    return num_wrong
+
+
+if __name__ == "__main__":
+    sys.exit(bool(asyncio.run(main(sys.argv[1:]))))
