@@ -11,6 +11,7 @@ ROUTES = {
     queues.JOB_ROLLOUT: {"queue": queues.ROLLOUT},
     queues.JOB_VERIFY: {"queue": queues.VERIFY},
     queues.JOB_PROBE: {"queue": queues.VERIFY},
+    queues.JOB_MEASURE: {"queue": queues.VERIFY},
     queues.JOB_REPRODUCE: {"queue": queues.ROLLOUT},
     queues.JOB_TRAIN: {"queue": queues.TRAIN},
     queues.JOB_FLEET: {"queue": queues.FLEET},
@@ -24,7 +25,8 @@ VISIBILITY_TIMEOUT_SECONDS = 12 * 3600
 
 def make_app(broker_url: str) -> Celery:
     """A Celery application that speaks JSON over `broker_url` and stores no results."""
-    app = Celery("gpu_workers", broker=broker_url, include=["gpu_workers.jobs", "gpu_workers.replay_jobs"])
+    modules = ["gpu_workers.jobs", "gpu_workers.replay_jobs", "gpu_workers.measure_jobs"]
+    app = Celery("gpu_workers", broker=broker_url, include=modules)
     app.conf.update(
         accept_content=["json"],
         task_serializer="json",

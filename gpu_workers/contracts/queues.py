@@ -16,6 +16,7 @@ JOB_TRAIN = "ratchet.train_run"
 JOB_FLEET = "ratchet.install_policy"
 JOB_REPRODUCE = "ratchet.reproduce_episode"
 JOB_PROBE = "ratchet.probe_tasks"
+JOB_MEASURE = "ratchet.measure_verifier"
 
 CHANNEL_CHANGES = "ratchet.channels"  # Redis pub/sub topic: channel moved or token revoked
 

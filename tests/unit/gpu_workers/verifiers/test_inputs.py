@@ -1,0 +1,59 @@
+"""Inputs mutated by type: edge cases of each type, shapes kept, seeds first, the same for a seed."""
+
+import random
+
+import pytest
+
+from gpu_workers.verifiers.inside.inputs import MAX_ITEMS, more_inputs, mutate, small
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (5, [0, 6, 4, -5, 501]),
+        (2.5, [0.0, -2.5, 1.25]),
+        (True, [False]),
+        ("ab C", ["", "ab Cab C", "AB C", "ab c", "C ba", "ab  C", "b C"]),
+        ([1, 2], [[], [1, 2, 1, 2], [2, 1], [1]]),
+        ((1, "x"), [("x", 1)]),
+        ({"k": 1}, [{}]),
+        ({3}, [set()]),
+    ],
+)
+def test_each_type_has_its_edge_cases(value, wanted):
+    made = mutate(value, random.Random(1), [])
+    assert all(item in made for item in wanted)
+    assert {type(item) for item in made} == {type(value)}, "the shape is kept"
+
+
+def test_items_inside_change_too():
+    made = mutate([[1, 2], [3]], random.Random(1), [])
+    assert any(len(item) == 2 and [] in item for item in made)
+
+
+def test_values_of_no_plain_type_are_left():
+    assert mutate(None, random.Random(1), []) == mutate(len, random.Random(1), []) == []
+
+
+def test_seeds_come_first_and_nothing_twice():
+    seeds = [[[1, 2], "a"], [[1, 2], "a"], [[], "b"]]
+    made = more_inputs(seeds, 60, "7")
+    assert made[:2] == [[[1, 2], "a"], [[], "b"]] and len(made) == 60
+    assert len({repr(item) for item in made}) == 60
+    assert all(type(items) is list and type(text) is str for items, text in made)
+    assert made == more_inputs(seeds, 60, "7") != more_inputs(seeds, 60, "8")
+    assert sum(items != [] and text not in "ab" for items, text in made) > 5, "some are two changes away"
+
+
+def test_types_that_python_calls_equal_are_other_inputs():
+    assert more_inputs([[1], [True], [1.0]], 6, "1")[:3] == [[1], [True], [1.0]]
+
+
+def test_nothing_to_start_from():
+    assert more_inputs([], 10, "1") == []
+    assert more_inputs([[]], 10, "1") == [[]], "a function without arguments has one input"
+
+
+def test_giants_are_no_inputs():
+    assert not small(10**12) and not small([0] * (MAX_ITEMS + 1)) and not small({"a": ["x" * 1000]})
+    assert small([None, (1, {"a": 2.0})]) and not small(float("inf")) and not small(object())
