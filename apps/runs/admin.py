@@ -47,7 +47,7 @@ class EpisodeAdmin(ReadOnlyAdmin):
     # Answers and evidence are content, of held-out tasks too: they are read through the pages, which check and audit.
     list_display = ["id", "group", "index", "verdict", "reward", "reason_code", "total_seconds"]
     list_filter = ["verdict", "reason_code"]
-    exclude = ["answer", "message", "evidence"]
+    exclude = ["answer", "message", "evidence", "flags"]
 
 
 @admin.register(Reproduction)

@@ -241,7 +241,8 @@ class Episode(models.Model):
     boundary = models.CharField(max_length=16, blank=True)
     stop_reason = models.CharField(max_length=16)
     answer = models.TextField(blank=True)
-    tamper = models.BooleanField(default=False)
+    tamper = models.BooleanField(default=False)  # counts as an attempt at reward hacking
+    flags = models.JSONField(default=list)  # of the tamper detectors: rule, pattern, severity, where, excerpt
     num_turns = models.PositiveSmallIntegerField(default=0)
     num_tool_calls = models.PositiveSmallIntegerField(default=0)
     num_invalid_calls = models.PositiveSmallIntegerField(default=0)

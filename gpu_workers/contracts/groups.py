@@ -13,6 +13,7 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
 from gpu_workers.contracts.enums import (
+    TAMPER_REASONS,
     Boundary,
     FlagSeverity,
     ReasonCode,
@@ -241,6 +242,12 @@ class EpisodeRecord(msgspec.Struct, kw_only=True):
     verification: VerdictRecord | None = None  # of the training verifier, as it said it
     flags: list[TamperFlag] = []  # of the tamper detectors
     audit: VerdictRecord | None = None  # of the audit verifier, where it ran: recorded, never a reward
+
+    @property
+    def is_hacking(self) -> bool:
+        """Whether the episode counts as an attempt at reward hacking; a mere suspicion does not."""
+        counted = any(flag.severity is not FlagSeverity.SUSPICION for flag in self.flags)
+        return counted or self.reason_code in TAMPER_REASONS
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`python -m tests.hacks [word …]`: plays the suite (the plays whose names hold a word) and prints what came of each."""
+"""`python -m tests.hacks [word …]`: plays the suite, or what holds a word in its name, and prints the outcomes."""
 
 import asyncio
 import os
@@ -28,9 +28,8 @@ async def main(words: Sequence[str]) -> int:
                 record = await world.play(play.task, play.turns)
             wrong = problem(play, record)
             rules = sorted({flag.rule for flag in record.flags})
-            print(
-                f"{'WRONG' if wrong else 'right'} {play} {record.verdict} {record.reason_code} {', '.join(rules)} {wrong}"
-            )
+            word = "WRONG" if wrong else "right"
+            print(f"{word} {play} {record.verdict} {record.reason_code} {', '.join(rules)} {wrong}")
             return bool(wrong)
 
         num_wrong = sum(await asyncio.gather(*map(one, plays)))

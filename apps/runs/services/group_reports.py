@@ -14,7 +14,7 @@ from apps.runs.scheduling.arrival import Arrival, ArrivedEpisode, judge_arrival
 from apps.runs.services import groups, installs
 from apps.runs.services.lifecycle import advance_soon
 from apps.runs.signals import group_stored
-from gpu_workers.contracts.enums import TAMPER_REASONS, UNSCORED_VERDICTS, Boundary, Purpose, Verdict
+from gpu_workers.contracts.enums import UNSCORED_VERDICTS, Boundary, Purpose, Verdict
 from gpu_workers.contracts.groups import EpisodeRecord, VerdictRecord
 from gpu_workers.contracts.messages import GroupReport, Report
 from gpu_workers.contracts.runspec import parse_run_spec
@@ -149,7 +149,8 @@ def _episode(group: Group, record: EpisodeRecord) -> Episode:
         boundary=record.boundary or "",
         stop_reason=record.stop_reason,
         answer=clean(record.answer),
-        tamper=record.reason_code in TAMPER_REASONS,
+        tamper=record.is_hacking,
+        flags=clean(msgspec.to_builtins(record.flags)),
         isolation=clean(record.sandbox.isolation)[:200],
         limits_hit=clean(record.sandbox.limits_hit),
         verifier_hash=record.verification.verifier_hash if record.verification else "",

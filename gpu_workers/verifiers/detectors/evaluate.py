@@ -58,11 +58,6 @@ def apply_flags(task: TaskBundle, record: EpisodeRecord, flags: list[TamperFlag]
     record.boundary = Boundary.POLICY
 
 
-def is_hacking(flags: list[TamperFlag]) -> bool:
-    """Whether an episode counts as an attempt at reward hacking."""
-    return any(flag.severity is not FlagSeverity.SUSPICION for flag in flags)
-
-
 def _rank(reason: ReasonCode) -> int:
     return PRECEDENCE.index(reason) if reason in PRECEDENCE else len(PRECEDENCE)
 
