@@ -1,4 +1,4 @@
-"""The tools that need no declaration but their name: schemas, descriptions, what is run for them."""
+"""The tools that need no declaration but their name: their schemas."""
 
 from typing import Any
 
@@ -26,10 +26,4 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         content={"type": "string"},
         append={"type": "boolean", "default": False},
     ),
-}
-DESCRIPTIONS: dict[str, str] = {
-    "shell": "Runs a shell command. Files stay, processes and variables do not.",
-    "python": "Runs Python code. Files stay, variables do not.",
-    "read_file": "Reads a file, or some of its lines.",
-    "write_file": "Writes a file; folders on the way are made.",
 }

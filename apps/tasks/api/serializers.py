@@ -140,7 +140,10 @@ class TaskDetailSerializer(TaskSerializer):
 
 
 class SuiteCreateSerializer(serializers.Serializer[Any]):
-    """`header` declares the suite; the tasks come as `file` (multipart, JSON lines) or as `tasks` (a list, JSON)."""
+    """`header` declares the suite; the tasks come as `file` (multipart, JSON lines) or as `tasks` (a list, JSON).
+
+    `tool_files` (multipart, may be repeated): Python files that tools and MCP servers of the suite name as `file`.
+    """
 
     project = serializers.SlugField()
     header = serializers.JSONField(
@@ -148,6 +151,7 @@ class SuiteCreateSerializer(serializers.Serializer[Any]):
     )
     tasks = serializers.ListField(child=serializers.JSONField(), required=False)
     file = serializers.FileField(required=False, help_text="JSON lines, one task each")
+    tool_files = serializers.ListField(child=serializers.FileField(), required=False, max_length=50)
 
 
 class SuiteImportSerializer(serializers.Serializer[Any]):

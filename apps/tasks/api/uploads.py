@@ -31,16 +31,19 @@ def read_upload(values: dict[str, Any]) -> Suite:
     file, tasks = values.get("file"), values.get("tasks")
     if (file is None) == (tasks is None):
         raise _invalid("file", "send either a file of JSON lines (multipart) or a list of tasks (JSON)")
-    lines: Iterable[str] = [json.dumps(task) for task in tasks] if tasks is not None else _lines(file)
-    return parse_suite(header, lines)
+    lines: Iterable[str] = (
+        [json.dumps(task) for task in tasks] if tasks is not None else _text(file, "file").split("\n")
+    )
+    tool_files = {sent.name: _text(sent, f"tool_files: {sent.name}") for sent in values.get("tool_files", [])}
+    return parse_suite(header, lines, tool_files)
 
 
-def _lines(file: Any) -> list[str]:
+def _text(file: Any, where: str) -> str:
     try:
         text: str = file.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _invalid("file", f"is not UTF-8: byte {error.start} cannot be read") from error
-    return text.split("\n")
+        raise _invalid(where, f"is not UTF-8: byte {error.start} cannot be read") from error
+    return text
 
 
 def _invalid(path: str, message: str) -> Problem:

@@ -199,6 +199,8 @@ def _with_header(request: Request) -> dict[str, Any]:
     if not isinstance(request.data, Mapping):
         return {}
     data = {name: request.data[name] for name in request.data}
+    if "tool_files" in request.FILES:
+        data["tool_files"] = request.FILES.getlist("tool_files")
     header = data.get("header")
     if header is not None and hasattr(header, "read"):
         header = header.read().decode("utf-8", errors="replace")

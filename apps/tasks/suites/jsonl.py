@@ -7,12 +7,14 @@ import msgspec
 
 from apps.tasks.suites.definition import FailureMode, Suite, SuiteDefinition
 from apps.tasks.suites.errors import SuiteError, SuiteProblem
+from apps.tasks.suites.tools import ServerEntry, ToolEntry, ToolReader
 from gpu_workers.contracts.enums import Split, VerifierKind
 from gpu_workers.contracts.tasks import (
     EnvironmentContract,
     Limits,
     Message,
     TaskBundle,
+    ToolServer,
     ToolSpec,
     VerifierPart,
     VerifierSpec,
@@ -21,7 +23,6 @@ from ratchet.strict_json import StrictJsonError, loads
 
 MAX_PROBLEMS = 50  # reported at once
 MAX_LINE_BYTES = 1_000_000
-BUILT_IN_TOOLS = frozenset({"shell", "python", "read_file", "write_file"})
 NEED_EXPECTED = frozenset({VerifierKind.EXACT, VerifierKind.NUMBER, VerifierKind.TOOL_CALL})
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 
@@ -67,7 +68,8 @@ class _Header(_Strict, frozen=True, kw_only=True):
     distribution: str = ""
     failure_modes: list[_FailureMode] = []
     tags: list[str] = []
-    tools: list[ToolSpec] = []  # of every task that names none itself
+    tools: list[ToolEntry] = []  # of every task that names none itself
+    tool_servers: list[ServerEntry] = []  # MCP servers in the sandbox of every task that names a tool of theirs
     system: str = ""  # system message of every task whose prompt is a string
     examples: list[Message] = []
     max_turns: int = 1
@@ -78,7 +80,7 @@ class _Line(_Strict, frozen=True, kw_only=True):
     key: str
     split: Split
     prompt: str | list[Message]
-    tools: list[ToolSpec] | None = None
+    tools: list[ToolEntry] | None = None
     tool_format: str = "python"
     terminal_call: bool = False
     max_turns: int = 0
@@ -92,21 +94,29 @@ class _Line(_Strict, frozen=True, kw_only=True):
     examples: list[Message] | None = None
 
 
-def parse_suite(header: Mapping[str, Any], lines: Iterable[str]) -> Suite:
-    """Definition and tasks, or SuiteError with every problem found; line 0 is the header, lines count from 1."""
+def parse_suite(header: Mapping[str, Any], lines: Iterable[str], tool_files: Mapping[str, str] | None = None) -> Suite:
+    """Definition and tasks, or SuiteError with every problem found; line 0 is the header, lines count from 1.
+
+    `tool_files`: sources of tools sent beside the suite, by file name.
+    """
     problems: list[SuiteProblem] = []
     parsed = _convert(dict(header), _Header, 0, problems)
     if parsed is not None:
         problems += _check_header(parsed)
     rows = [(number, row) for number, text in enumerate(lines, 1) if (row := _read(number, text, problems)) is not None]
+    reader = ToolReader(tool_files or {})
+    servers = reader.read_servers(parsed.tool_servers) if parsed else []
+    shared = reader.read(0, "tools", parsed.tools) if parsed else []
+    tools: dict[int, list[ToolSpec]] = {}
     for number, row in rows:
         problems += _check_row(number, row, parsed)
-    problems += _check_overlap(rows)
+        tools[number] = shared if row.tools is None else reader.read(number, "tools", row.tools)
+    problems += reader.problems + _check_overlap(rows)
     if not rows and not problems:
         problems.append(SuiteProblem(1, "", "the file holds no task"))
     if problems or parsed is None:
         raise SuiteError(sorted(problems, key=lambda problem: problem.line)[:MAX_PROBLEMS])
-    return _definition(parsed), [(row.split, _task(row, parsed)) for _, row in rows]
+    return _definition(parsed), [(row.split, _task(row, parsed, tools[number], servers)) for number, row in rows]
 
 
 def _convert(data: Any, kind: type[Any], line: int, problems: list[SuiteProblem]) -> Any:
@@ -158,7 +168,7 @@ def _check_header(header: _Header) -> list[SuiteProblem]:
     problems += _check_verifier("verifier", header.verifier)
     if header.audit_verifier is not None:
         problems += _check_verifier("audit_verifier", header.audit_verifier)
-    return problems + _check_tools(0, "tools", header.tools) + _check_messages(0, "examples", header.examples)
+    return problems + _check_messages(0, "examples", header.examples)
 
 
 _NEEDS = {
@@ -206,8 +216,7 @@ def _check_row(number: int, row: _Line, header: _Header | None) -> list[SuitePro
     for path in row.files:
         if path.startswith("/") or ".." in path.split("/") or not path.strip():
             problems.append(SuiteProblem(number, f"files.{path}", "must be a relative path without '..'"))
-    problems += _check_messages(number, "examples", row.examples or [])
-    return problems + _check_tools(number, "tools", row.tools or [])
+    return problems + _check_messages(number, "examples", row.examples or [])
 
 
 def _check_messages(number: int, field: str, messages: list[Message]) -> list[SuiteProblem]:
@@ -218,20 +227,6 @@ def _check_messages(number: int, field: str, messages: list[Message]) -> list[Su
         for index, message in enumerate(messages)
         if message.role not in _ROLES
     ]
-
-
-def _check_tools(number: int, field: str, tools: list[ToolSpec]) -> list[SuiteProblem]:
-    problems = []
-    for index, tool in enumerate(tools):
-        where = f"{field}[{index}]"
-        if not tool.name.replace("_", "").replace(".", "").isalnum():
-            problems.append(SuiteProblem(number, f"{where}.name", f"{tool.name!r} is not a function name"))
-        if tool.source:
-            problems += _check_source(number, f"{where}.source", tool.source, "call")
-        elif tool.name not in BUILT_IN_TOOLS:
-            message = f"is needed: {tool.name!r} is not one of the built-in tools {', '.join(sorted(BUILT_IN_TOOLS))}"
-            problems.append(SuiteProblem(number, f"{where}.source", message))
-    return problems
 
 
 def _check_source(number: int, field: str, source: str, function: str) -> list[SuiteProblem]:
@@ -277,7 +272,7 @@ def _definition(header: _Header) -> SuiteDefinition:
     )
 
 
-def _task(row: _Line, header: _Header) -> TaskBundle:
+def _task(row: _Line, header: _Header, tools: list[ToolSpec], servers: list[ToolServer]) -> TaskBundle:
     prompt = row.prompt
     if isinstance(prompt, str):
         system = [Message(role="system", content=header.system)] if header.system else []
@@ -285,12 +280,12 @@ def _task(row: _Line, header: _Header) -> TaskBundle:
     reference = row.reference
     if isinstance(reference, str):
         reference = [Message(role="assistant", content=reference)] if reference else []
-    tools = header.tools if row.tools is None else row.tools
     return TaskBundle(
         key=row.key,
         prompt=prompt,
         examples=header.examples if row.examples is None else row.examples,
         tools=tools,
+        tool_servers=[server for server in servers if any(tool.server == server.name for tool in tools)],
         tool_format=row.tool_format,
         terminal_call=row.terminal_call,
         max_turns=row.max_turns or header.max_turns,

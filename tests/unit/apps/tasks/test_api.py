@@ -39,6 +39,33 @@ def test_a_file_is_imported_whole_and_once(sent, engineer, client_of):
     assert Suite.objects.count() == 1
 
 
+def test_files_of_tools_come_with_the_suite(sent, engineer, client_of):
+    client = client_of(engineer)
+    header = {**HEADER, "max_turns": 3, "tools": [{"file": "tools.py"}, {"name": "shell"}]}
+    source = b"from gpu_workers.tools import Tool\n\nclass Look(Tool):\n    def call(self, city: str): return city\n"
+
+    def send(*files: SimpleUploadedFile):
+        tasks = SimpleUploadedFile("tasks.jsonl", "\n".join(json.dumps(task) for task in TASKS).encode())
+        body = {"project": "demo", "header": json.dumps(header), "file": tasks, "tool_files": files}
+        return client.post("/api/v1/suites/", body, format="multipart")
+
+    missing = send(SimpleUploadedFile("other.py", source))
+    assert missing.json()["errors"][0]["path"] == "header: tools[0].file"
+    answer = send(SimpleUploadedFile("other.py", b"x"), SimpleUploadedFile("tools.py", source))
+    assert answer.status_code == 202, answer.json()
+    task = Task.objects.get(key="fr")
+    tools = client.get(f"/api/v1/tasks/{task.pk}/").json()["content"]["tools"]
+    assert [tool["name"] for tool in tools] == ["look", "shell"]
+    assert tools[0]["parameters"]["required"] == ["city"]
+    broken = send(SimpleUploadedFile("tools.py", source + b"("))
+    assert broken.json()["errors"][0] == {
+        "path": "header: tools[0].source",
+        "message": "line 5: does not compile: '(' was never closed",
+    }
+    unreadable = send(SimpleUploadedFile("tools.py", b"\xff"))
+    assert unreadable.json()["errors"][0]["path"] == "tool_files: tools.py"
+
+
 def test_the_same_key_with_another_file_is_refused(sent, engineer, client_of):
     client = client_of(engineer)
     key = {"headers": {"Idempotency-Key": "once"}}
