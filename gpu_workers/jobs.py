@@ -25,14 +25,14 @@ from gpu_workers.contracts.messages import (
     VerifyItem,
     VerifyJob,
 )
-from gpu_workers.contracts.seams import Verifier, WorkerError
+from gpu_workers.contracts.seams import SandboxBackend, Verifier, WorkerError
 from gpu_workers.contracts.store import StoreError
 from gpu_workers.contracts.tasks import TaskBundle
 from gpu_workers.engines.sglang import SGLangEngine
 from gpu_workers.monitoring import EngineMonitor
 from gpu_workers.reporting import CeleryReporter, new_report
 from gpu_workers.rollout.group import GroupServices, run_group
-from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
+from gpu_workers.sandboxes.backends import make_backend
 from gpu_workers.settings import settings
 from gpu_workers.verifiers.gate import check_task
 from gpu_workers.verifiers.judge import JudgeEndpoint
@@ -52,8 +52,8 @@ def reporter() -> CeleryReporter:
 
 
 @lru_cache(maxsize=1)
-def sandbox_backend() -> BubblewrapBackend:
-    return BubblewrapBackend(host=settings().sandbox)
+def sandbox_backend() -> SandboxBackend:
+    return make_backend(settings().sandbox_backend, settings().sandbox)
 
 
 @lru_cache(maxsize=4096)

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpu_workers.contracts.store import ObjectStore
+from gpu_workers.sandboxes.backends import BackendChoice, load_choice
 from gpu_workers.sandboxes.host import HostPolicy, load_host_policy
 
 BROKER_SCHEMES = frozenset({"redis", "rediss", "redis+socket", "amqp", "amqps", "memory"})
@@ -34,6 +35,7 @@ class WorkerSettings:
     judge_url: str = ""  # base URL of an OpenAI-compatible API for verifiers of kind judge; empty: there is none
     judge_key: str = field(default="", repr=False)
     sandbox: HostPolicy = field(default_factory=HostPolicy)  # the most that this host grants a task
+    sandbox_backend: BackendChoice = field(default_factory=BackendChoice)
 
     @property
     def cache_dir(self) -> Path:
@@ -67,6 +69,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> WorkerSettings:
         judge_url=_url(env, "RATCHET_JUDGE_URL", "", frozenset({"http", "https"})),
         judge_key=env.get("RATCHET_JUDGE_KEY", ""),
         sandbox=_sandbox(env),
+        sandbox_backend=_sandbox_backend(env),
     )
 
 
@@ -114,3 +117,10 @@ def _url(env: Mapping[str, str], name: str, default: str, schemes: frozenset[str
     if url and urlsplit(url).scheme not in schemes:
         raise SettingsError(f"{name}: {url!r} must start with one of {', '.join(sorted(schemes))}")
     return url
+
+
+def _sandbox_backend(env: Mapping[str, str]) -> BackendChoice:
+    try:
+        return load_choice(env)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error

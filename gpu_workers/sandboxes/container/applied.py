@@ -23,9 +23,15 @@ def applied_bounds(launch: Launch, facts: Mapping[str, str]) -> dict[str, str]:
         "network": f"none; interfaces seen inside: {facts.get('interfaces', 'unknown')}",
         "system calls": f"seccomp mode {facts.get('Seccomp', 'unknown')}; kernel {facts.get('kernel', 'unknown')}",
         "signals to process 1": "denied by a filter" if facts.get("shielded") == "1" else "denied by the kernel alone",
-        "mounts": "none",
+        "mounts": ", ".join(_mounts(launch)) or "none",
         "files that leave": f"{', '.join(launch.contract.artifacts) or 'none'}; {limits.artifact_bytes} bytes at most",
     }
+
+
+def _mounts(launch: Launch) -> list[str]:
+    how = {True: "read-only", False: "copied"}
+    mounts = launch.contract.visible_mounts()
+    return [f"{mount.path} from {mount.source} ({how[mount.path in launch.binds]})" for mount in mounts]
 
 
 def _seen(memory: str) -> str:

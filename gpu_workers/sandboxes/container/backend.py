@@ -5,9 +5,10 @@ import contextlib
 import dataclasses
 import logging
 import time
+from pathlib import Path
 
 from gpu_workers.contracts.enums import Boundary
-from gpu_workers.contracts.environment import EnvironmentContract, NetworkMode
+from gpu_workers.contracts.environment import EnvironmentContract, MountRole, NetworkMode
 from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.sandboxes.bounds import check_contract
 from gpu_workers.sandboxes.container.applied import applied_bounds
@@ -15,7 +16,8 @@ from gpu_workers.sandboxes.container.archive import ArchiveError, read_archive
 from gpu_workers.sandboxes.container.engine import Engine, EngineError, unmet_facts
 from gpu_workers.sandboxes.container.launch import IMAGE, Launch, new_launch
 from gpu_workers.sandboxes.container.server import SNAPSHOT_SPARE, ContainerServer
-from gpu_workers.sandboxes.host import HostPolicy
+from gpu_workers.sandboxes.copies import batches, copied_files
+from gpu_workers.sandboxes.host import HostPolicy, open_to_others
 from gpu_workers.sandboxes.resident import ResidentSandbox
 from gpu_workers.sandboxes.snapshot import Snapshot
 
@@ -34,8 +36,7 @@ class ContainerBackend:
         self.engine = engine
         self.name = engine.name
         self.image = image
-        # Neither a way out nor folders of a host that may not be this one.
-        self.host = dataclasses.replace(host or HostPolicy(), network=NetworkMode.NONE, data_roots={})
+        self.host = dataclasses.replace(host or HostPolicy(), network=NetworkMode.NONE)
         self._next_sweep = 0.0
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -52,8 +53,25 @@ class ContainerBackend:
 
     def create(self, contract: EnvironmentContract) -> "ContainerSandbox":
         """A sandbox that is not started. Raises WorkerError on a contract that asks for more than can be granted."""
+        if contract.access():
+            raise _refused(f"network.{contract.use}", "containers get none; bring the data in as files")
         check_contract(contract, self.host, images=True)
-        return ContainerSandbox(new_launch(contract, contract.image or self.image), self)
+        return ContainerSandbox(new_launch(contract, contract.image or self.image, self._binds(contract)), self)
+
+    def _binds(self, contract: EnvironmentContract) -> dict[str, Path]:
+        binds = {}
+        for index, mount in enumerate(contract.visible_mounts()):
+            if mount.role is MountRole.WORKSPACE:
+                continue
+            source = self.host.resolve(mount)
+            if not self.engine.can_bind:
+                raise _refused(f"mounts[{index}]", f"{self.name} has no folders of this host; put it into the image")
+            if not open_to_others(source):
+                raise _refused(f"mounts[{index}]", f"{source} is closed to others; let them read it (chmod o+rX)")
+            if set(f"{source}{mount.path}") & set(',"\n'):
+                raise _refused(f"mounts[{index}]", f"{source} or {mount.path} holds a character that engines split at")
+            binds[mount.path] = source
+        return binds
 
     def sweep_when_due(self) -> None:
         """Look for what killed workers have left, now and then, beside the work."""
@@ -87,6 +105,7 @@ class ContainerSandbox(ResidentSandbox):
         """Start the container, see that it holds what was asked for, write the contract's files."""
         assert self._state == "new", "a sandbox starts once"
         seconds = self.contract.limits.setup_timeout_seconds
+        copies = await asyncio.to_thread(copied_files, self.contract, self._backend.host)
         try:
             async with asyncio.timeout(seconds):
                 facts = await self._container.start()
@@ -107,7 +126,13 @@ class ContainerSandbox(ResidentSandbox):
         self.log.applied = applied_bounds(self.launch, facts)
         self.log.add(f"start of {self.launch.name}")
         self._backend.sweep_when_due()
-        await self._write_contract_files()
+        try:
+            for batch in batches(copies):
+                await self._write(batch, seconds)
+            await self._write_contract_files()
+        except BaseException:
+            await self._end("the files could not be written")
+            raise
 
     def _broken(self, reason: str) -> WorkerError:
         ending = self._container.ending
@@ -163,6 +188,10 @@ class ContainerSandbox(ResidentSandbox):
         """Remove the container. Safe to repeat."""
         with contextlib.suppress(EngineError):  # in the log; the sweep comes back to it
             await super().close()
+
+
+def _refused(field: str, problem: str) -> WorkerError:
+    return WorkerError(Boundary.ENVIRONMENT, f"contract.{field}: {problem}", retryable=False)
 
 
 def unavailable(message: str, *, retryable: bool = False) -> WorkerError:

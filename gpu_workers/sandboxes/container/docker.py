@@ -19,7 +19,9 @@ SANDBOXED = "runsc"  # gVisor: its own kernel takes the system calls
 
 
 class DockerEngine:
-    """One local or remote engine; which, its own variables say (DOCKER_HOST, CONTAINER_HOST)."""
+    """One engine; which, its own variables say (DOCKER_HOST, CONTAINER_HOST). Mounts need one on this host."""
+
+    can_bind = True
 
     def __init__(self, program: str = "docker", runtime: str = SANDBOXED) -> None:
         self.name = program
@@ -48,6 +50,8 @@ class DockerEngine:
             "--memory", str(launch.memory_bytes), "--memory-swap", str(launch.memory_bytes),
             "--pids-limit", str(launch.num_processes), "--cpus", str(CPUS),
         ]  # fmt: skip
+        for path, source in launch.binds.items():
+            line += ["--mount", f"type=bind,source={source},target={path},readonly"]
         if self._podman:
             line += ["--http-proxy=false", "--read-only-tmpfs=false"]
         return [*line, "--entrypoint", COMMAND[0], launch.image, *COMMAND[1:]]

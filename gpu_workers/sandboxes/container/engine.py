@@ -23,6 +23,7 @@ class Engine(Protocol):
 
     name: str
     runtime: str
+    can_bind: bool  # whether folders of this host can be inside
     profile: bytes  # a system-call profile that `stream` reads from a descriptor; empty: the engine's own
 
     async def prepare(self, launch: Launch) -> None: ...  # everything before the stream
@@ -68,8 +69,8 @@ def unmet_facts(launch: Launch, facts: dict[str, str]) -> list[str]:
         problems.append("processes may gain privileges")
     if facts.get("writable"):
         problems.append(f"{facts['writable']} can be written")
-    if facts.get("workspace") != "1":
-        problems.append("/workspace cannot be written: the image must not have that folder, or with mode 1777")
+    if facts.get("closed"):
+        problems.append(f"{facts['closed']} cannot be written: the image must not have it, or with mode 1777")
     if int(facts.get("workspace_bytes", "0")) > launch.limits.disk_bytes + 4096:
         problems.append(f"/workspace holds {facts['workspace_bytes']} bytes, not {launch.limits.disk_bytes}")
     return problems

@@ -6,7 +6,7 @@ filter of system calls keeps signals away from process 1.
 """
 
 # Requests, which are marshalled, come from the worker alone. Neither pathlib nor contextlib: they are slow to import.
-# ruff: noqa: S302, PTH110, PTH112, PTH123
+# ruff: noqa: S302, PTH108, PTH110, PTH112, PTH123
 import _blake2
 import _signal  # type: ignore[import-not-found]  # the signal module would import enum
 import _socket
@@ -18,8 +18,7 @@ import struct
 import sys
 import time
 
-from gpu_workers.sandboxes.inside import operations
-from gpu_workers.sandboxes.inside.limits import set_dumpable
+from gpu_workers.sandboxes.inside import limits, operations
 from gpu_workers.sandboxes.inside.server import Call, receive
 from gpu_workers.sandboxes.inside.services import Services
 from gpu_workers.sandboxes.inside.wire import REPLY, REQUEST_LENGTH
@@ -28,6 +27,7 @@ MIN_PYTHON = (3, 9)
 FRAME = struct.Struct("<I16s")  # length, keyed hash; the same in channel.py
 ENTRY = struct.Struct("<BII")  # kind, length of path, length of data; the same in archive.py
 FILE, REFUSED = 0, 1
+SCRATCH = "/tmp"  # noqa: S108
 MAX_DEPTH, MAX_ENTRIES = 16, 10_000
 FORGED, UNFIT = 65, 69  # exit codes; the same in endings.py
 OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
@@ -120,6 +120,39 @@ def count_oom_kills() -> int:
         except (OSError, ValueError):
             continue
     return 0
+
+
+def adapt_to_kernel() -> None:
+    """Stand in for what the server asks of Linux and another kernel does not have."""
+    try:
+        os.close(os.pidfd_open(1))
+    except (OSError, AttributeError):
+        os.pidfd_open = ChildWatch().open  # type: ignore[assignment]
+    try:
+        os.close(os.open(SCRATCH, os.O_TMPFILE | os.O_RDWR, 0o600))
+    except OSError:
+        operations._stdin_of = unlinked_file
+    if not os.path.exists("/proc/self/smaps_rollup"):
+        limits._memory = resident_bytes
+    if not os.path.exists("/proc/net/sockstat"):
+        limits._sockets = no_sockets  # what waits in them is the sentry's memory, which the engine bounds
+
+
+def unlinked_file(data: bytes) -> int:
+    path = SCRATCH + "/.stdin-" + str(os.getpid())
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    os.unlink(path)
+    operations._write_all(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def resident_bytes(name: str) -> int:
+    return int(limits._slurp("/proc/" + name + "/statm").split()[1]) * limits.PAGE
+
+
+def no_sockets() -> tuple:
+    return 0, 0
 
 
 class ChildWatch:
@@ -246,7 +279,7 @@ def describe() -> str:
             with open(path) as file:
                 facts["memory"] = file.read().strip()
     facts["writable"] = ",".join(p for p in ("/", "/etc", "/usr", "/usr/bin", "/var") if os.access(p, os.W_OK))
-    facts["workspace"] = str(int(os.access(operations.WORKSPACE, os.W_OK)))
+    facts["closed"] = ",".join(p for p in (operations.WORKSPACE, SCRATCH) if not os.access(p, os.W_OK))
     state = os.statvfs(operations.WORKSPACE)
     facts["workspace_bytes"] = str(state.f_frsize * state.f_blocks)
     return "\n".join(name + "=" + value for name, value in facts.items())
@@ -282,11 +315,8 @@ def main(config: dict) -> None:
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    set_dumpable(0)
-    try:
-        os.close(os.pidfd_open(1))
-    except (OSError, AttributeError):
-        os.pidfd_open = ChildWatch().open  # type: ignore[assignment]
+    limits.set_dumpable(0)
+    adapt_to_kernel()
     operations.OPERATIONS["snapshot"] = send_snapshot
     ContainerCall.oom_kills = count_oom_kills()
     services = Services()

@@ -114,6 +114,7 @@ class KubernetesEngine:
     """One namespace of one cluster; which cluster, KUBECONFIG or the worker's service account says."""
 
     name = "kubernetes"
+    can_bind = False  # a pod may run on another host
     profile = b""  # a node's own: a pod cannot bring one along
 
     def __init__(self, namespace: str, runtime: str = "gvisor") -> None:

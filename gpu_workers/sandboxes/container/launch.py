@@ -6,7 +6,7 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_workers.contracts.environment import EnvironmentContract, Limits
@@ -49,6 +49,7 @@ class Launch:
     image: str
     contract: EnvironmentContract
     labels: Mapping[str, str]
+    binds: Mapping[str, Path] = field(default_factory=dict)  # path inside -> folder or file of the host, read-only
 
     @property
     def limits(self) -> Limits:
@@ -74,13 +75,13 @@ class Launch:
         return lifetime_seconds(self.limits)
 
 
-def new_launch(contract: EnvironmentContract, image: str) -> Launch:
+def new_launch(contract: EnvironmentContract, image: str, binds: Mapping[str, Path]) -> Launch:
     labels = {
         LABEL_SANDBOX: "1",
         LABEL_OWNER: owner(),
         LABEL_EXPIRES: str(int(time.time()) + lifetime_seconds(contract.limits)),
     }
-    return Launch(f"ratchet-{secrets.token_hex(8)}", image, contract, labels)
+    return Launch(f"ratchet-{secrets.token_hex(8)}", image, contract, labels, binds)
 
 
 def lifetime_seconds(limits: Limits) -> int:
