@@ -131,7 +131,7 @@ async def _try(
             print(f"{shlex.quote(text)} -> {record.outcome}, {1000 * record.duration_seconds:.1f} ms")
             print(record.result)
             if not record.ok:
-                print(record.stderr, file=sys.stderr)
+                sys.stderr.write(record.stderr)
                 raise ToolError(f"the example {text!r} failed: {record.error}")
     finally:
         await sandbox.close()

@@ -2,13 +2,15 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError, best_match
 from referencing import Registry
+
+from gpu_workers.tools.patterns import backtracks
 
 MAX_MESSAGE = 400  # characters; the policy reads it
 MAX_DEPTH = 32
@@ -29,7 +31,24 @@ def make_validator(parameters: Mapping[str, Any]) -> Draft202012Validator:
         raise SchemaProblem("parameters are not a JSON schema: nested too deeply") from error
     if parameters.get("type", "object") != "object":
         raise SchemaProblem(f"parameters must describe an object, not {parameters['type']!r}: arguments have names")
+    for pattern in _patterns(parameters):
+        if backtracks(pattern):
+            raise SchemaProblem(f"the pattern {pattern!r} repeats a repetition: a text could make its check hang")
     return Draft202012Validator(parameters, registry=Registry())
+
+
+def _patterns(schema: Any) -> Iterator[str]:
+    """Every regular expression of a schema; the policy's texts are matched against them on the worker."""
+    if isinstance(schema, Mapping):
+        for key, value in schema.items():
+            if key == "pattern" and isinstance(value, str):
+                yield value
+            elif key == "patternProperties" and isinstance(value, Mapping):
+                yield from value
+            yield from _patterns(value)
+    elif isinstance(schema, list):
+        for item in schema:
+            yield from _patterns(item)
 
 
 @lru_cache(maxsize=1024)
