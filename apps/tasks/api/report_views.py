@@ -17,10 +17,12 @@ from apps.tasks.api.report_serializers import (
     SuiteReportSerializer,
 )
 from apps.tasks.contracts import contract_of
+from apps.tasks.models import SplitName
 from apps.tasks.reports import selectors
 from apps.tasks.reports.models import ReportState, SuiteReport
 from apps.tasks.reports.services import request_report
 from apps.tasks.selectors import find_suite, find_task
+from apps.tasks.services import note_heldout_look
 from ratchet.idempotency import idempotent
 from ratchet.problems import Problem
 
@@ -77,9 +79,12 @@ class ReportFinding(APIView):
 class TaskContract(APIView):
     @extend_schema(responses=ContractSerializer)
     def get(self, request: Request, pk: str) -> Response:
-        """What the task's sandboxes are granted and denied. File names of held-out tasks need heldout:read."""
+        """What the task's sandboxes are granted and denied. Names of held-out files need heldout:read; it is audited."""
         task = find_task(request.user, pk)
-        return Response(ContractSerializer(contract_of(request.user, task)).data)
+        contract = contract_of(request.user, task)
+        if task.split == SplitName.HELDOUT and not contract.content_hidden:
+            note_heldout_look(suite=task.suite, by=caller(request), task_keys=[task.key])
+        return Response(ContractSerializer(contract).data)
 
 
 def _answer(report: SuiteReport) -> Response:

@@ -3,6 +3,7 @@
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from apps.tasks.reports.attempts import SuiteAttempts
 from apps.tasks.reports.facts import TaskFacts
@@ -10,14 +11,35 @@ from apps.tasks.reports.options import Finding, ReportOptions, Row, Severity
 from gpu_workers.contracts.enums import Verdict
 from gpu_workers.contracts.replays import ProbeItem, StoredEpisode, TaskProbe
 
+
+@dataclass(frozen=True)
+class Shortcut:
+    """A policy that does not do the task. `tolerated`: share of tasks it may pass before that is a problem."""
+
+    title: str
+    what: str
+    advice: str
+    tolerated: float = 0.02
+
+
+_LAX = "Tighten the verifier, or take these tasks out: training will find the shortcut."
+_CHANCE = "This is what guessing earns: only success above it counts. Vary the answers, or ask for more than one guess."
 SHORTCUTS = {
-    "empty": ("The empty answer", "says nothing at all"),
-    "refusal": ("A refusal", "always refuses"),
-    "constant": ("The most frequent answer", "always gives the most frequent reference of train and dev"),
-    "copy_prompt": ("A copy of the prompt", "repeats what it was asked"),
-    "frequent_tool": ("The most frequent tool", "calls one tool with arguments guessed by type"),
+    "empty": Shortcut("The empty answer", "says nothing at all", _LAX),
+    "refusal": Shortcut(
+        "A refusal", "always refuses", f"{_LAX} Where refusing is right, mix in tasks where it is wrong."
+    ),
+    "constant": Shortcut(
+        "The most frequent answer", "always gives the most frequent reference of train and dev", _CHANCE, 0.25
+    ),
+    "copy_prompt": Shortcut("A copy of the prompt", "repeats what it was asked", _LAX),
+    "frequent_tool": Shortcut(
+        "The most frequent tool",
+        "calls the usual tool, or a task's first, with arguments guessed by type",
+        _CHANCE,
+        0.25,
+    ),
 }
-_LUCKY = 0.02  # share of tasks that a guess may pass before it is a problem
 
 
 def plan_probes(
@@ -44,7 +66,7 @@ def find_instability(probes: Sequence[TaskProbe], options: ReportOptions) -> lis
 
 
 def _shortcut(policy: str, probes: Sequence[TaskProbe], attempts: SuiteAttempts) -> Finding:
-    title, what = SHORTCUTS[policy]
+    shortcut = SHORTCUTS[policy]
     played = [(probe, verdict) for probe in probes for verdict in probe.shortcuts if verdict.policy == policy]
     judged = [(probe, v) for probe, v in played if v.verdict in (Verdict.PASS, Verdict.FAIL)]
     rows = [
@@ -55,11 +77,10 @@ def _shortcut(policy: str, probes: Sequence[TaskProbe], attempts: SuiteAttempts)
     count, total = len(rows), len(judged)
     share = count / total if total else 0.0
     finding = Finding(
-        name=f"shortcut_{policy}", title=title, count=count, total=total, rows=rows, value_name="score",
-        severity=Severity.OK if not count else Severity.WARNING if share <= _LUCKY else Severity.PROBLEM,
-        text=f"A policy that {what} passes {count} of {total} tasks" + (f" ({share:.1%})." if count else "."),
-        advice="Tighten the verifier, or take these tasks out: training will find the shortcut. Where refusing or "
-        "saying nothing is the right answer, mix in tasks where it is wrong.",
+        name=f"shortcut_{policy}", title=shortcut.title, count=count, total=total, rows=rows, value_name="score",
+        severity=Severity.OK if not count else Severity.WARNING if share <= shortcut.tolerated else Severity.PROBLEM,
+        text=f"A policy that {shortcut.what} passes {count} of {total} tasks" + (f" ({share:.1%})." if count else "."),
+        advice=shortcut.advice,
     )  # fmt: skip
     if not total:
         finding.severity, finding.advice = Severity.UNMEASURED, ""
@@ -82,7 +103,7 @@ def _unstable(probes: Sequence[TaskProbe], options: ReportOptions) -> Finding:
     ]
     num_shortcuts = sum(len(probe.shortcuts) for probe in probes)
     rows += [
-        Row(task=probe.task_id, note=f"{SHORTCUTS[verdict.policy][0].lower()}: the repeats disagree")
+        Row(task=probe.task_id, note=f"{SHORTCUTS[verdict.policy].title.lower()}: the repeats disagree")
         for probe in probes
         for verdict in probe.shortcuts
         if not verdict.agreed
@@ -91,8 +112,8 @@ def _unstable(probes: Sequence[TaskProbe], options: ReportOptions) -> Finding:
     finding = Finding(
         name="unstable", title="Verdicts that do not repeat", count=len(rows), total=total, unit="answers", rows=rows,
         severity=Severity.PROBLEM if rows else Severity.OK if total else Severity.UNMEASURED,
-        text=f"{len(rows)} of {total} answers ({len(stored)} stored episodes) got another verdict when judged again, "
-        f"{options.repeats} times each.",
+        text=f"{len(rows):,} of {total:,} answers ({len(stored):,} stored episodes) got another verdict when judged "
+        f"again, {options.repeats} times each.",
         advice="Open an episode of each task and have it reproduced: a verdict that differs sets the task aside.",
     )  # fmt: skip
     if not total:

@@ -157,7 +157,7 @@ def resend_reports() -> int:
 @transaction.atomic
 def _store_draft(report: SuiteReport, draft: Draft, items: list[ProbeItem], digest: str) -> None:
     """The draft and its probes at once; a second computation that comes later finds them there."""
-    key = get_store().put(msgspec.json.encode(draft, order="sorted"))
+    key = get_store().put(msgspec.json.encode(draft))
     locked = _lock(str(report.pk))
     if locked is None or locked.state != ReportState.COMPUTING or locked.draft:
         return

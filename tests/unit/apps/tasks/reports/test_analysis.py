@@ -8,7 +8,7 @@ from apps.tasks.reports.attempts import SuiteAttempts, TaskAttempts
 from apps.tasks.reports.building import build_draft, finish_body
 from apps.tasks.reports.facts import TaskFacts, usual_answer, usual_tool
 from apps.tasks.reports.options import Finding, ReportOptions, Severity, rate_bin
-from apps.tasks.reports.probing import plan_probes
+from apps.tasks.reports.probing import find_shortcuts, plan_probes
 from gpu_workers.contracts.environment import EnvironmentContract, Limits
 from gpu_workers.contracts.replays import ShortcutVerdict, StoredEpisode, StoredVerdict, TaskProbe
 
@@ -183,6 +183,25 @@ def test_probes_add_up() -> None:
     assert body.verdict is Severity.PROBLEM
     assert body.headline.startswith("Do not rely on this suite yet. ")
     assert body.findings[0].severity is Severity.PROBLEM
+
+
+@pytest.mark.parametrize(
+    ("policy", "passed", "severity"),
+    [
+        ("empty", 1, Severity.WARNING), ("empty", 3, Severity.PROBLEM), ("constant", 0, Severity.OK),
+        ("constant", 20, Severity.WARNING), ("frequent_tool", 26, Severity.PROBLEM),
+    ],
+)  # fmt: skip
+def test_what_guessing_earns_is_less_of_a_problem_than_what_nothing_earns(
+    policy: str, passed: int, severity: Severity
+) -> None:
+    verdicts = ["pass"] * passed + ["fail"] * (100 - passed)
+    probes = [
+        TaskProbe(task_id=str(n), shortcuts=[ShortcutVerdict(policy=policy, verdict=verdict)])
+        for n, verdict in enumerate(verdicts)
+    ]
+    (found,) = [found for found in find_shortcuts(probes, SuiteAttempts()) if found.name == f"shortcut_{policy}"]
+    assert (found.count, found.severity) == (passed, severity)
 
 
 def test_stored_episodes_are_drawn_by_the_seed_and_bounded() -> None:

@@ -332,7 +332,9 @@ def test_the_contract_of_a_task_names_no_held_out_file(project, sent, engineer, 
     assert hidden.json()["content_hidden"] is True
     assert "secret" not in hidden.content.decode().lower()
     assert hidden.json()["contract_hash"] == shown["contract_hash"]
+    assert not AuditEvent.objects.filter(tag="user:heldout:read").exists()
     assert "secret-plan" in client_of(approver).get(urls["h"]).content.decode()
+    assert AuditEvent.objects.get(tag="user:heldout:read").after["tasks"] == ["h"]
     assert next(g for g in shown["grants"] if g["topic"] == "Network of the agent")["granted"] is False
 
 
