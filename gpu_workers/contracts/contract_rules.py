@@ -80,6 +80,7 @@ def contract_problems(contract: EnvironmentContract) -> Iterator[ContractProblem
     yield from _limits(contract.limits)
     yield from _files(contract)
     yield from _artifacts(contract.artifacts)
+    yield from _links(contract)
     if not 1 <= contract.determinism_runs <= MAX_DETERMINISM_RUNS:
         message = f"{contract.determinism_runs} must be from 1 to {MAX_DETERMINISM_RUNS}"
         yield ContractProblem("determinism_runs", message)
@@ -194,6 +195,21 @@ def _files(contract: EnvironmentContract) -> Iterator[ContractProblem]:
     size = sum(len(text.encode()) for text in contract.files.values())
     if size > contract.limits.disk_bytes:
         yield ContractProblem("files", f"they do not fit into limits.disk_bytes {contract.limits.disk_bytes}")
+
+
+def _links(contract: EnvironmentContract) -> Iterator[ContractProblem]:
+    mounted = {PurePosixPath(mount.path) for mount in contract.mounts}
+    if len(contract.links) > MAX_ENTRIES:
+        yield ContractProblem("links", f"more than {MAX_ENTRIES}")
+    for path, target in list(contract.links.items())[:MAX_ENTRIES]:
+        if problem := _mount_path(path, in_workspace=False):
+            yield ContractProblem("links", problem)
+        elif path.count("/") > 1:
+            yield ContractProblem("links", f"{path[:80]!r} is not at the root, as /app is")
+        elif target != "." and path_problem(target):
+            yield ContractProblem("links", f"{target[:80]!r} {path_problem(target)}")
+        elif any(PurePosixPath(path) in (place, *place.parents) for place in mounted):
+            yield ContractProblem("links", f"{path[:80]!r} lies around or at the place of a mount")
 
 
 def _artifacts(patterns: list[str]) -> Iterator[ContractProblem]:

@@ -120,6 +120,7 @@ class VerifierKind(StrEnum):
     TOOL_CALL = "tool_call"  # structured function call against accepted values
     PROGRAM = "program"  # a Python program in its own sandbox
     TESTS = "tests"  # a pytest-style test suite in its own sandbox, the candidate's code in a process apart
+    SCRIPT = "script"  # a test script over the workspace that leaves a reward file, as Harbor's tasks have it
     COMPOSITE = "composite"  # several verifiers: all must pass, their scores are weighted
     ENVIRONMENT = "environment"  # the reward of a third-party environment, by playing the episode again in a fresh one
     JUDGE = "judge"  # a language model's opinion, through an OpenAI-compatible endpoint

@@ -141,6 +141,7 @@ class EnvironmentContract(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     mounts: list[Mount] = []
     files: dict[str, str] = {}  # path below /workspace -> text content, written before the first turn
     environment: dict[str, str] = {}  # extra variables inside the sandbox
+    links: dict[str, str] = {}  # absolute path -> folder below /workspace that it leads to, "." for /workspace itself
     limits: Limits = Limits()
     artifacts: list[str] = msgspec.field(default_factory=lambda: ["**"])  # globs of the files that may leave
     decoys: bool | None = None  # watched answer files; None: wherever a policy with files or a shell is tested

@@ -58,7 +58,8 @@ class VerifierSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     @property
     def sees_files(self) -> bool:
         """Whether the workspace is part of what is judged."""
-        return self.kind in (VerifierKind.PROGRAM, VerifierKind.TESTS) or any(p.verifier.sees_files for p in self.parts)
+        kinds = (VerifierKind.PROGRAM, VerifierKind.TESTS, VerifierKind.SCRIPT)
+        return self.kind in kinds or any(p.verifier.sees_files for p in self.parts)
 
 
 class VerifierPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -14,7 +14,7 @@ FOLDER = ".verifier"
 # Where answers lie in the field's task formats: links of the sandbox's root into the folder, which is watched.
 ROOT_LINKS = {"/tests": f"{FOLDER}/tests", "/solution": f"{FOLDER}/solution"}
 REACHING_TOOLS = frozenset({"shell", "python", "read_file"})
-TESTED_KINDS = frozenset({VerifierKind.PROGRAM, VerifierKind.TESTS, VerifierKind.COMPOSITE})
+TESTED_KINDS = frozenset({VerifierKind.PROGRAM, VerifierKind.TESTS, VerifierKind.SCRIPT, VerifierKind.COMPOSITE})
 
 
 def wants_decoys(task: TaskBundle) -> bool:
@@ -72,8 +72,8 @@ def with_decoys(contract: EnvironmentContract, decoys: Decoys) -> EnvironmentCon
 
 
 def root_links(contract: EnvironmentContract) -> dict[str, str]:
-    """Links of a sandbox's root -> target below the workspace; none where a mount has the place."""
+    """Links of a sandbox's root -> target below the workspace; decoys have none where a mount has the place."""
     if not contract.decoys:
-        return {}
+        return dict(contract.links)
     taken = {"/" + mount.path.strip("/").partition("/")[0] for mount in contract.mounts}
-    return {link: target for link, target in ROOT_LINKS.items() if link not in taken}
+    return contract.links | {link: target for link, target in ROOT_LINKS.items() if link not in taken}

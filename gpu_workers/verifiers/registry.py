@@ -15,6 +15,7 @@ from gpu_workers.verifiers.number import NumberConfig, NumberVerifier
 from gpu_workers.verifiers.program import ProgramConfig, ProgramVerifier
 from gpu_workers.verifiers.results import TaskError, VerifierConfig, read_config
 from gpu_workers.verifiers.runner import VerifierRunner
+from gpu_workers.verifiers.script import ScriptConfig, ScriptVerifier
 from gpu_workers.verifiers.suite import SuiteConfig, SuiteVerifier
 from gpu_workers.verifiers.tool_call import ToolCallConfig, ToolCallVerifier
 
@@ -58,6 +59,7 @@ KINDS: Mapping[VerifierKind, Kind] = {
     VerifierKind.TOOL_CALL: Kind(ToolCallConfig, lambda spec, _: ToolCallVerifier(spec)),
     VerifierKind.PROGRAM: Kind(ProgramConfig, lambda spec, services: ProgramVerifier(spec, services.backend)),
     VerifierKind.TESTS: Kind(SuiteConfig, lambda spec, services: SuiteVerifier(spec, services.backend)),
+    VerifierKind.SCRIPT: Kind(ScriptConfig, lambda spec, services: ScriptVerifier(spec, services.backend)),
     VerifierKind.COMPOSITE: Kind(CompositeConfig, _composite),
     VerifierKind.ENVIRONMENT: Kind(VerifierConfig, _hosted),
     VerifierKind.JUDGE: Kind(JudgeConfig, lambda spec, services: JudgeVerifier(spec, services.judge)),
