@@ -17,8 +17,6 @@ from gpu_workers.contracts.store import ObjectStore, StoreError
 from gpu_workers.contracts.tasks import TaskBundle
 from gpu_workers.environments.hosted import HostedToolEnvironment
 from gpu_workers.environments.process import worker_hosts
-from gpu_workers.environments.hosted import HostedToolEnvironment
-from gpu_workers.environments.process import worker_hosts
 from gpu_workers.rollout.environment import ToolEnvironment
 from gpu_workers.rollout.episode import Episode, EpisodeSetup, run_episode
 from gpu_workers.sandboxes.decoys import Decoys, wants_decoys
@@ -94,15 +92,13 @@ async def _run_episodes(job: RolloutJob, task: TaskBundle, services: GroupServic
     return [episode.result() for episode in running]
 
 
-def environment_of(task: TaskBundle, services: GroupServices) -> Environment:
-    """A world of its own for one episode of the task."""
+def environment_of(task: TaskBundle, services: GroupServices, canary: str = "") -> Environment:
+    """A world of its own for one episode of the task; `canary` of its decoys when it is to be the world of another."""
     if services.make_environment is not None:
         return services.make_environment(task)
     if task.hosted is not None:
         return HostedToolEnvironment(worker_hosts(), task)
-    if task.hosted is not None:
-        return HostedToolEnvironment(worker_hosts(), task)
-    decoys = Decoys() if wants_decoys(task) else None
+    decoys = (Decoys(canary) if canary else Decoys()) if wants_decoys(task) else None
     return ToolEnvironment(services.backend, task.contract, task.tools, servers=task.tool_servers, decoys=decoys)
 
 

@@ -47,8 +47,13 @@ class TextSession(TokenSession):
         return 0, 0
 
 
-async def play(task: TaskBundle, session: TextSession, services: GroupServices, *, index: int = 0) -> EpisodeRecord:
-    """One episode in an environment of its own, with its verdict. Raises WorkerError where the task is wrong."""
+async def play(
+    task: TaskBundle, session: TextSession, services: GroupServices, *, index: int = 0, canary: str = ""
+) -> EpisodeRecord:
+    """One episode in an environment of its own, with its verdict. Raises WorkerError where the task is wrong.
+
+    `canary`: of the stored episode that is played again, so that its decoys say the same.
+    """
     limits = task.contract.limits
     allowed = limits.episode_timeout_seconds + 2 * limits.verify_timeout_seconds + GRACE_SECONDS
     setup = EpisodeSetup(
@@ -61,4 +66,4 @@ async def play(task: TaskBundle, session: TextSession, services: GroupServices, 
         deadline=asyncio.get_running_loop().time() + allowed,
         request_prefix="playback",
     )
-    return (await play_episode(setup, environment_of(task, services), session, index)).record
+    return (await play_episode(setup, environment_of(task, services, canary), session, index)).record

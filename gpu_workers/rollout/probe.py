@@ -38,15 +38,16 @@ async def probe_task(item: ProbeItem, job: ProbeJob, services: GroupServices) ->
             probe.shortcuts.append(_shortcut(task, policy, records))
         for episode in item.stored:
             stored = load_stored(episode, item.task, services.store)
-            again = [_words(await _play(task, ReplaySession(stored), services)) for _ in range(job.repeats)]
+            canary = stored.sandbox.canary
+            again = [_words(await _play(task, ReplaySession(stored), services, canary)) for _ in range(job.repeats)]
             probe.stored.append(StoredVerdict(episode_id=episode.episode_id, stored=_words(stored), again=again))
     except (WorkerError, StoreError) as error:
         probe.error = str(error)
     return probe
 
 
-async def _play(task: TaskBundle, session: TextSession, services: GroupServices) -> EpisodeRecord:
-    record = await play(task, session, services)
+async def _play(task: TaskBundle, session: TextSession, services: GroupServices, canary: str = "") -> EpisodeRecord:
+    record = await play(task, session, services, canary=canary)
     if record.verdict is Verdict.ERROR and record.boundary in _OUTSIDE:
         raise WorkerError(record.boundary or Boundary.INFRASTRUCTURE, record.message)
     return record

@@ -61,7 +61,7 @@ async def reproduce(job: ReproduceJob, services: GroupServices) -> EpisodeReprod
         stored = load_stored(job.episode, job.task, services.store)
         task = services.load_task(job.task)
         session = ReplaySession(stored)
-        record = await play(task, session, services, index=stored.index)
+        record = await play(task, session, services, index=stored.index, canary=stored.sandbox.canary)
         if record.boundary in _OUTSIDE and record.reward is None:
             raise WorkerError(record.boundary or Boundary.INFRASTRUCTURE, record.message)
         compare(report, job.task.rsplit("/", 1)[-1], stored, record, session)

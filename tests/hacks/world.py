@@ -15,6 +15,7 @@ import msgspec
 from gpu_workers.contracts.enums import FlagSeverity, Purpose, ReasonCode, Verdict, VerifierKind
 from gpu_workers.contracts.groups import EpisodeRecord, GroupTranscript
 from gpu_workers.contracts.messages import PolicyRef, RolloutJob, Sampling
+from gpu_workers.contracts.seams import RolloutEngine
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.contracts.tasks import EnvironmentContract, Limits, Message, TaskBundle, ToolSpec, VerifierSpec
 from gpu_workers.models import tiny
@@ -59,10 +60,9 @@ class World:
         self.store = ObjectStore(f"file://{folder / 'objects'}")
         self.backend = BubblewrapBackend()
 
-    async def play(self, task: TaskBundle, turns: Turns, *, seed: int = 0) -> EpisodeRecord:
-        """The record of one episode whose policy writes these turns."""
-        engine = ScriptedEngine(self.model, lambda *_: turns[len(engine.requests) - 1], adapters=())
-        services = GroupServices(
+    def services(self, engine: RolloutEngine | None = None) -> GroupServices:
+        """What a worker lends to a group; without an engine for what is played again."""
+        return GroupServices(
             store=self.store,
             connect=lambda _: engine,
             engine_urls=("http://engine",),
@@ -71,14 +71,21 @@ class World:
             verifier=lambda task: get_verifier(task.verifier, self.backend),
             load_task=lambda key: msgspec.json.decode(self.store.get(key), type=TaskBundle),
         )
+
+    async def play(self, task: TaskBundle, turns: Turns) -> EpisodeRecord:
+        """The record of one episode whose policy writes these turns."""
+        return GroupTranscript.decode(self.store.get(await self.store_play(task, turns))).episodes[0]
+
+    async def store_play(self, task: TaskBundle, turns: Turns) -> str:
+        """Object key of the transcript of such an episode."""
+        engine = ScriptedEngine(self.model, lambda *_: turns[len(engine.requests) - 1], adapters=())
         job = RolloutJob(
             group_id="g", attempt=1, purpose=Purpose.TRAIN, task=self.store.put(msgspec.json.encode(task)),
-            group_size=1, policy=PolicyRef(), sampling=Sampling(max_new_tokens=20_000, seed=seed),
-            deadline=time.time() + 300,
+            group_size=1, policy=PolicyRef(), sampling=Sampling(max_new_tokens=20_000), deadline=time.time() + 300,
         )  # fmt: skip
-        report = await run_group(job, services)
+        report = await run_group(job, self.services(engine))
         assert report.transcript, report.error
-        return GroupTranscript.decode(self.store.get(report.transcript)).episodes[0]
+        return report.transcript
 
 
 def call(name: str, **arguments: str) -> str:
