@@ -83,7 +83,7 @@ class Usage:
                 continue
             try:
                 fields = _slurp("/proc/" + name + "/stat").rsplit(b")", 1)[1].split()
-                self.ticks += int(fields[11]) + int(fields[12])
+                self.ticks += sum(map(int, fields[11:15]))  # its own, and of the children that it has reaped
                 self.memory += _memory(name)
                 hidden += _add_shared(name, shared)
                 self.processes += 1
