@@ -1,7 +1,7 @@
 """What a call does in the process forked for it: run a program, a script or a function, write or read files."""
 
 # No pathlib: it would double the start-up time.
-# ruff: noqa: PTH103, PTH113, PTH118, PTH120, S606
+# ruff: noqa: PTH103, PTH113, PTH118, PTH120, S606, SIM115
 import os
 import sys
 
@@ -52,6 +52,10 @@ def be_service(request: dict, talk: int, errors: int) -> None:
             set_dumpable(1)
             code = run_program(request, -1)
         else:  # stays undumpable, and imports nothing that the policy may have written
+            # Those of process 1 were opened on other files and remember what those could do.
+            sys.stdin = open(0, encoding="utf-8", closefd=False)
+            sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
+            sys.stderr = open(2, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)
             code = _in_module("__main__", request, -1)
     except OSError as error:
         os.write(2, ("serve: " + str(error) + "\n").encode())

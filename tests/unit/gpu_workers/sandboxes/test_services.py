@@ -52,6 +52,20 @@ async def test_a_program_of_the_sandbox_serves_with_its_own_variables(sandbox):
     assert (await ask(sandbox, "a")).stdout == "a sweet\n"
 
 
+async def test_streams_of_a_script_can_be_wrapped_anew_as_libraries_do(sandbox):
+    source = """
+import sys
+from io import TextIOWrapper
+
+stdin, stdout = TextIOWrapper(sys.stdin.buffer), TextIOWrapper(sys.stdout.buffer)
+for number, line in enumerate(stdin, 1):
+    stdout.write(f"{number} {line}")
+    stdout.flush()
+"""
+    await sandbox.serve("x", source=source)
+    assert (await ask(sandbox, "a")).stdout == "1 a\n"
+
+
 async def test_an_unknown_service_is_told_to_the_caller(sandbox):
     assert (await ask(sandbox, "a", service="y")).stdout == "no such service"
 
