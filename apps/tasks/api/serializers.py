@@ -140,7 +140,9 @@ class TaskDetailSerializer(TaskSerializer):
 
 
 class SuiteCreateSerializer(serializers.Serializer[Any]):
-    """`header` declares the suite; the tasks come as `file` (multipart, JSON lines) or as `tasks` (a list, JSON).
+    """`header` declares the suite; the tasks come as `file` (multipart, JSON lines), as `tasks` (a list, JSON), or as
+    `archive` (multipart, a zip or tar of Harbor task folders), whose header has slug, title, distribution,
+    failure_modes and, where they are not to be drawn, splits.
 
     `tool_files` (multipart, may be repeated): Python files that tools and MCP servers of the suite name as `file`.
     """
@@ -151,6 +153,7 @@ class SuiteCreateSerializer(serializers.Serializer[Any]):
     )
     tasks = serializers.ListField(child=serializers.JSONField(), required=False)
     file = serializers.FileField(required=False, help_text="JSON lines, one task each")
+    archive = serializers.FileField(required=False, help_text="zip or tar file of Harbor task folders")
     tool_files = serializers.ListField(child=serializers.FileField(), required=False, max_length=50)
 
 

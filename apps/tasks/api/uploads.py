@@ -1,4 +1,4 @@
-"""A suite as it is sent: bounded, in JSON or multipart, turned into the header and the lines of the parser."""
+"""A suite as it is sent: bounded, in JSON or multipart, turned into what its parser takes."""
 
 import json
 from collections.abc import Iterable
@@ -6,6 +6,8 @@ from typing import Any
 
 from rest_framework.request import Request
 
+from apps.tasks.suites.archive import read_archive
+from apps.tasks.suites.declaration import Declaration, convert
 from apps.tasks.suites.definition import Suite
 from apps.tasks.suites.jsonl import parse_suite
 from ratchet.problems import Problem
@@ -36,6 +38,17 @@ def read_upload(values: dict[str, Any]) -> Suite:
     )
     tool_files = {sent.name: _text(sent, f"tool_files: {sent.name}") for sent in values.get("tool_files", [])}
     return parse_suite(header, lines, tool_files)
+
+
+def read_harbor(values: dict[str, Any]) -> tuple[Declaration, dict[str, bytes]]:
+    """Declaration and files of an uploaded archive. Raises Problem or SuiteError."""
+    header = values["header"]
+    if not isinstance(header, dict):
+        raise _invalid("header", "must be an object with slug, title, distribution and failure_modes")
+    if values.get("file") is not None or values.get("tasks") is not None:
+        raise _invalid("archive", "send either an archive of task folders, or the tasks themselves")
+    declared: Declaration = convert(header, Declaration)
+    return declared, read_archive(values["archive"], values["archive"].name)
 
 
 def _text(file: Any, where: str) -> str:

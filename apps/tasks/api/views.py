@@ -17,9 +17,9 @@ from apps.accounts.api.views import caller
 from apps.accounts.permissions import Permission, find_project, has_permission
 from apps.tasks import selectors, services
 from apps.tasks.api import serializers
-from apps.tasks.api.uploads import check_size, read_upload
+from apps.tasks.api.uploads import check_size, read_harbor, read_upload
 from apps.tasks.models import SplitName, Suite, SuiteState, Task
-from apps.tasks.sources import import_source, suite_problem
+from apps.tasks.sources import import_harbor, import_source, suite_problem
 from apps.tasks.suites.errors import SuiteError
 from ratchet.idempotency import idempotent
 from ratchet.pagination import CursorPagination
@@ -64,6 +64,10 @@ class SuiteList(generics.ListAPIView[Suite]):
         data.is_valid(raise_exception=True)
         project = find_project(request.user, data.validated_data["project"], Permission.SUITE_CREATE)
         try:
+            if data.validated_data.get("archive") is not None:
+                declared, files = read_harbor(data.validated_data)
+                suite = import_harbor(project=project, declared=declared, files=files, by=caller(request))
+                return _accepted(request, suite)
             definition, tasks = read_upload(data.validated_data)
         except SuiteError as error:
             raise suite_problem(error) from error
