@@ -171,20 +171,20 @@ def _check_header(header: _Header) -> list[SuiteProblem]:
     return problems + _check_messages(0, "examples", header.examples)
 
 
-_NEEDS = {
-    "program": (VerifierKind.PROGRAM, "def verify(episode: dict) -> dict"),
-    "files": (VerifierKind.TESTS, "the tree of tests, text by path"),
-    "parts": (VerifierKind.COMPOSITE, "a list of {name, weight, verifier}"),
+_NEEDS: dict[str, tuple[tuple[VerifierKind, ...], str]] = {
+    "program": ((VerifierKind.PROGRAM,), "def verify(episode: dict) -> dict"),
+    "files": ((VerifierKind.TESTS, VerifierKind.SCRIPT), "the tree of tests, text by path"),
+    "parts": ((VerifierKind.COMPOSITE,), "a list of {name, weight, verifier}"),
 }
 
 
 def _check_verifier(field: str, verifier: _Verifier) -> list[SuiteProblem]:
     """Each kind has what it needs and nothing else; the rest is found when the tasks are checked."""
     problems = []
-    for name, (kind, what) in _NEEDS.items():
+    for name, (kinds, what) in _NEEDS.items():
         value = getattr(verifier, name)
-        if (verifier.kind is kind) != bool(value.strip() if isinstance(value, str) else value):
-            message = f"is needed for, and only for, a verifier of kind {kind}: {what}"
+        if (verifier.kind in kinds) != bool(value.strip() if isinstance(value, str) else value):
+            message = f"is needed for, and only for, a verifier of kind {' or '.join(kinds)}: {what}"
             problems.append(SuiteProblem(0, f"{field}.{name}", message))
     if verifier.kind is VerifierKind.PROGRAM and verifier.program.strip():
         problems += _check_source(0, f"{field}.program", verifier.program, "verify")

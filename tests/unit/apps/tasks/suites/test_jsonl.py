@@ -141,6 +141,7 @@ def test_a_tree_of_tests_and_a_composite() -> None:
     ("name", "verifier", "field"),
     [
         ("verifier", {"kind": "tests"}, "verifier.files"),
+        ("verifier", {"kind": "script"}, "verifier.files"),
         ("verifier", {"kind": "composite"}, "verifier.parts"),
         ("verifier", {"kind": "number", "files": {"a": "b"}}, "verifier.files"),
         ("audit_verifier", {"kind": "program"}, "audit_verifier.program"),
