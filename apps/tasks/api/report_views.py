@@ -79,7 +79,7 @@ class ReportFinding(APIView):
 class TaskContract(APIView):
     @extend_schema(responses=ContractSerializer)
     def get(self, request: Request, pk: str) -> Response:
-        """What the task's sandboxes are granted and denied. Names of held-out files need heldout:read; it is audited."""
+        """What the task's sandboxes are granted and denied. Names of held-out files need heldout:read."""
         task = find_task(request.user, pk)
         contract = contract_of(request.user, task)
         if task.split == SplitName.HELDOUT and not contract.content_hidden:

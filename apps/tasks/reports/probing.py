@@ -14,30 +14,37 @@ from gpu_workers.contracts.replays import ProbeItem, StoredEpisode, TaskProbe
 
 @dataclass(frozen=True)
 class Shortcut:
-    """A policy that does not do the task. `tolerated`: share of tasks it may pass before that is a problem."""
+    """A policy that does not do the task.
+
+    Up to `expected`, a share of the tasks, it may pass unremarked; above `tolerated` it is a problem.
+    """
 
     title: str
     what: str
     advice: str
+    expected: float = 0.0
     tolerated: float = 0.02
+
+    def severity(self, share: float) -> Severity:
+        if share <= self.expected:
+            return Severity.OK
+        return Severity.WARNING if share <= self.tolerated else Severity.PROBLEM
 
 
 _LAX = "Tighten the verifier, or take these tasks out: training will find the shortcut."
 _CHANCE = "This is what guessing earns: only success above it counts. Vary the answers, or ask for more than one guess."
+_GUESS = {"expected": 0.02, "tolerated": 0.25}
 SHORTCUTS = {
     "empty": Shortcut("The empty answer", "says nothing at all", _LAX),
     "refusal": Shortcut(
         "A refusal", "always refuses", f"{_LAX} Where refusing is right, mix in tasks where it is wrong."
     ),
     "constant": Shortcut(
-        "The most frequent answer", "always gives the most frequent reference of train and dev", _CHANCE, 0.25
+        "The most frequent answer", "always gives the most frequent reference of train and dev", _CHANCE, **_GUESS
     ),
     "copy_prompt": Shortcut("A copy of the prompt", "repeats what it was asked", _LAX),
     "frequent_tool": Shortcut(
-        "The most frequent tool",
-        "calls the usual tool, or a task's first, with arguments guessed by type",
-        _CHANCE,
-        0.25,
+        "The most frequent tool", "calls the usual tool, or a task's first, with guessed arguments", _CHANCE, **_GUESS
     ),
 }
 
@@ -78,7 +85,7 @@ def _shortcut(policy: str, probes: Sequence[TaskProbe], attempts: SuiteAttempts)
     share = count / total if total else 0.0
     finding = Finding(
         name=f"shortcut_{policy}", title=shortcut.title, count=count, total=total, rows=rows, value_name="score",
-        severity=Severity.OK if not count else Severity.WARNING if share <= shortcut.tolerated else Severity.PROBLEM,
+        severity=shortcut.severity(share),
         text=f"A policy that {shortcut.what} passes {count} of {total} tasks" + (f" ({share:.1%})." if count else "."),
         advice=shortcut.advice,
     )  # fmt: skip

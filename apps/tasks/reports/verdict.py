@@ -6,8 +6,8 @@ from apps.tasks.reports.options import Finding, Severity
 
 # Worst first within one severity: what makes every other number doubtful comes before what makes one doubtful.
 _WEIGHT = (
-    "leaks", "unstable", "shortcut_empty", "shortcut_refusal", "shortcut_constant", "shortcut_copy_prompt",
-    "shortcut_frequent_tool", "copies", "shared_answers", "cross_copies", "never_passed", "level", "shared_clusters",
+    "leaks", "unstable", "shortcut_empty", "shortcut_refusal", "shortcut_copy_prompt", "copies", "shared_answers",
+    "cross_copies", "shortcut_constant", "shortcut_frequent_tool", "never_passed", "level", "shared_clusters",
     "tag_gaps", "length_gap", "heldout_size", "unprobed",
 )  # fmt: skip
 _ORDER = list(Severity)

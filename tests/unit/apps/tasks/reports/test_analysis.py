@@ -188,8 +188,9 @@ def test_probes_add_up() -> None:
 @pytest.mark.parametrize(
     ("policy", "passed", "severity"),
     [
-        ("empty", 1, Severity.WARNING), ("empty", 3, Severity.PROBLEM), ("constant", 0, Severity.OK),
-        ("constant", 20, Severity.WARNING), ("frequent_tool", 26, Severity.PROBLEM),
+        ("empty", 1, Severity.WARNING), ("empty", 3, Severity.PROBLEM), ("constant", 2, Severity.OK),
+        ("constant", 20, Severity.WARNING), ("frequent_tool", 20, Severity.WARNING),
+        ("frequent_tool", 26, Severity.PROBLEM),
     ],
 )  # fmt: skip
 def test_what_guessing_earns_is_less_of_a_problem_than_what_nothing_earns(
