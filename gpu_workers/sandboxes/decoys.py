@@ -67,8 +67,9 @@ def is_decoy(path: str) -> bool:
 
 
 def with_decoys(contract: EnvironmentContract, decoys: Decoys) -> EnvironmentContract:
-    """The contract of a sandbox that holds them."""
-    return replace(contract, decoys=True, files={**contract.files, **decoys.files()})
+    """The contract of a sandbox that holds them; they leave with the files, so that changes are seen."""
+    artifacts = [*contract.artifacts, f"{FOLDER}/**"]
+    return replace(contract, decoys=True, files={**contract.files, **decoys.files()}, artifacts=artifacts)
 
 
 def root_links(contract: EnvironmentContract) -> dict[str, str]:

@@ -13,7 +13,7 @@ import msgspec
 from gpu_workers.contracts.enums import ReasonCode
 from gpu_workers.contracts.groups import SandboxRecord
 from gpu_workers.contracts.seams import ExecResult, SandboxBackend, WorkerError
-from gpu_workers.contracts.tasks import EnvironmentContract, TaskBundle
+from gpu_workers.contracts.tasks import TaskBundle
 from gpu_workers.verifiers.results import NoResult, SandboxDied
 
 INSIDE = Path(__file__).with_name("inside")
@@ -60,7 +60,7 @@ async def run_sandboxed(
     """Run a bundle with the arguments and a nonce. Raises NoResult, SandboxDied; WorkerError without a sandbox."""
     nonce = secrets.token_hex(16)
     limits = msgspec.structs.replace(task.contract.limits, output_bytes=OUTPUT_BYTES)
-    sandbox = backend.create(EnvironmentContract(limits=limits, seed=task.contract.seed))
+    sandbox = backend.create(task.contract.for_verifier(limits))
     try:
         await sandbox.start()
         try:

@@ -57,7 +57,7 @@ class ScriptVerifier:
             await sandbox.close()
 
     def contract(self, task: TaskBundle) -> EnvironmentContract:
-        """What the script's sandbox grants: the task's limits and nothing else."""
+        """The verifier's share of the task's contract, with the places where the script looks for files."""
         links = {"/tests": TESTS, "/logs": LOGS}
         if self.config.workdir != WORKSPACE:
             links[self.config.workdir] = APP
@@ -65,7 +65,8 @@ class ScriptVerifier:
             task.contract.limits, tool_timeout_seconds=task.contract.limits.verify_timeout_seconds
         )
         environment = {**task.contract.environment, **self.config.environment}
-        return EnvironmentContract(links=links, environment=environment, limits=limits, seed=task.contract.seed)
+        granted = task.contract.for_verifier(limits)
+        return msgspec.structs.replace(granted, links=links, environment=environment)
 
     async def _run(self, sandbox: Sandbox, task: TaskBundle, episode: FinishedEpisode) -> VerifierResult:
         files = {f"{APP}/{path}": data for path, data in episode.files.items()}

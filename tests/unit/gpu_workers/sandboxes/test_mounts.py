@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from gpu_workers.contracts.enums import Boundary
+from gpu_workers.contracts.enums import Boundary, VerifierKind
 from gpu_workers.contracts.environment import EnvironmentContract, Limits, Mount, MountRole
-from gpu_workers.contracts.seams import WorkerError
+from gpu_workers.contracts.seams import FinishedEpisode, WorkerError
+from gpu_workers.contracts.tasks import TaskBundle, ToolSpec, VerifierSpec
+from gpu_workers.rollout.environment import ToolEnvironment
 from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
+from gpu_workers.sandboxes.decoys import Decoys
 from gpu_workers.sandboxes.host import DataRoot, HostPolicy
+from gpu_workers.verifiers.registry import get_verifier
 
 
 @pytest.fixture
@@ -103,3 +107,27 @@ async def test_a_large_copy_arrives_whole(mounting, data):
     done, files, _ = await run(mounting, EnvironmentContract(mounts=CONTRACT.mounts), "cd repo; cat *.bin | wc -c")
     assert int(done.stdout) == 12 * 2**20
     assert files["repo/11.bin"] == b"\x0b" * 2**20
+
+
+async def test_a_verifier_program_reads_the_tasks_secret_while_the_episode_could_not(mounting):
+    program = "def verify(episode):\n    with open('/tests/answer.txt') as file:\n"
+    program += "        return {'score': float(file.read() == episode['answer'])}"
+    spec = VerifierSpec(kind=VerifierKind.PROGRAM, program=program)
+    task = TaskBundle(key="t", prompt=[], contract=CONTRACT, verifier=spec)
+    verifier = get_verifier(spec, mounting)
+    assert (await verifier.verify(task, FinishedEpisode(answer="42", messages=[]))).verdict == "pass"
+    assert (await verifier.verify(task, FinishedEpisode(answer="41", messages=[]))).verdict == "fail"
+
+
+async def test_decoys_are_seen_whatever_the_allow_list_and_do_not_leave_with_the_files(mounting):
+    contract = EnvironmentContract(artifacts=["out.txt"])
+    tools = [ToolSpec(name="shell")]
+    for command, changed in (("true", []), ("echo > .verifier/expected.json", [".verifier/expected.json"])):
+        environment = ToolEnvironment(mounting, contract, tools, decoys=Decoys())
+        await environment.reset()
+        try:
+            await environment.step("shell", {"command": f"{command}; echo x > out.txt; echo y > other.txt"})
+            assert await environment.state() == {"out.txt": b"x\n"}
+            assert environment.record.changed_decoys == changed
+        finally:
+            await environment.close()
