@@ -18,7 +18,6 @@ MAX_SIGHTINGS = 20
 MAX_PER_RULE = 3
 MAX_FLAGS = 20
 MAX_EXCERPT = 200
-MAX_LINE = 2_000
 # Where several decide, the first of these is the reason.
 PRECEDENCE = (ReasonCode.TAMPER_DETECTED, ReasonCode.FORBIDDEN_ACCESS)
 _BY_ID = {rule.id: rule for rule in RULES}
@@ -98,8 +97,9 @@ def _snippets(rule: Rule, view: View) -> list[Snippet]:
 def _in_snippet(rule: Rule, view: View, snippet: Snippet) -> Iterator[Sighting]:
     match rule.match:
         case Text():
-            for number, line in enumerate(snippet.text.splitlines(), 1):
-                found = rule.match.regex.search(line[:MAX_LINE])
+            search = rule.match.regex.search
+            for number, line in snippet.lines:
+                found = search(line)
                 if found and not _is_named(rule, view, found.groupdict().get("what") or found.group()):
                     yield Sighting(snippet.where, found.group(), number)
         case Path():
@@ -132,8 +132,7 @@ def _is_named(rule: Rule, view: View, text: str) -> bool:
 
 
 def _line(snippet: Snippet, number: int) -> str:
-    lines = snippet.text.splitlines()
-    return lines[number - 1] if 0 < number <= len(lines) else ""
+    return next((line for at, line in snippet.lines if at == number), "")
 
 
 def _named(paths: list[str], globs: tuple[str, ...]) -> Iterator[Sighting]:

@@ -8,7 +8,7 @@ from typing import Any
 
 MAX_EXAMPLES = 50
 MIN_EXAMPLES = 2
-MIN_SCALARS = 3  # of plain small inputs, which honest code names too: base cases, limits
+MIN_SCALARS = 3  # of plain small inputs, and then every one that is shown: honest code names base cases too
 _LITERAL = r"-?\d+(?:\.\d+)?|\[[^\]\n]*\]|\{[^}\n]*\}|\([^)\n]*\)|'[^'\n]*'|\"[^\"\n]*\"|True|False|None"
 _EXAMPLE = re.compile(
     r"\w+\((?P<given>[^()\n]{1,200})\)`?\s*(?:==|is|are|->|→|=>|returns?|gives?|=|equals|should be|:)\s*`?"
@@ -39,7 +39,7 @@ def known_by_heart(source: str, examples: Sequence[tuple[Any, Any]]) -> list[tup
         return []
     known = [(given, result) for given, result in examples if given in literals and result in literals]
     telling = {given for given, _ in known if not _is_small(given)}
-    enough = len(telling) >= MIN_EXAMPLES or len({given for given, _ in known}) >= MIN_SCALARS
+    enough = len(telling) >= MIN_EXAMPLES or MIN_SCALARS <= len(known) == len(examples)
     return known if enough else []
 
 

@@ -20,7 +20,7 @@ COMPARING = frozenset({VerifierKind.EXACT, VerifierKind.NUMBER, VerifierKind.TOO
 NOTHING = frozenset({"", "{}", "[]", "()", "null", "none", "''", '""', "n/a"})
 _REFUSAL = re.compile(r"\A\W*(i'?m sorry|sorry|i can(no|')t|i am (un|not )able|as an ai|no answer|unable to)\b", re.I)
 _ROOT_SCAN = re.compile(r"\b(?:grep|rg|find|tar|cp|walk|glob|rglob|scandir)\b[^\n]{0,80}?[\s(\"']/(?=[\s\"')*]|$)")
-_RUNNER = re.compile(r"\b_?(?:pytest|unittest|pluggy|doctest)\b")
+_RUNNER = re.compile(r"\b_?(?:pytest|unittest|pluggy)\b")
 _ENDED_WELL = re.compile(r"\bSystemExit(?:: (?:0|None))?\s*$|process ended with code 0\b")
 LOADED = ("sys.modules", "gc.get_objects", "gc.get_referrers", "sys.meta_path")
 _SEPARATORS = re.compile(r"\s*(?:,|;|\||/|\n|\bor\b|\band\b)\s*", re.I)

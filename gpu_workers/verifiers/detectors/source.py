@@ -316,9 +316,9 @@ def is_equal_to_all(function: ast.FunctionDef, owner: str) -> bool:
     returns = [node for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None]
     if not returns:
         return False
-    last = function.body[-1]
-    if isinstance(last, ast.Return) and last.value is not None and _says(last.value, OPERATORS[function.name]):
-        return all(_says(r.value, OPERATORS[function.name]) for r in returns if r.value is not None)
+    said = [_says(r.value, OPERATORS[function.name]) for r in returns if r.value is not None]
+    if all(said) or all(isinstance(r.value, ast.Constant) for r in returns):
+        return all(said)
     me = function.args.args[0].arg if function.args.args else ""
     names = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
     return not names & {me, owner, "super", "NotImplemented", "type"}

@@ -16,6 +16,8 @@ from gpu_workers.verifiers.detectors.source import Fact, facts_of
 
 WORKSPACE = "/workspace"
 MAX_TEXT = 100_000  # characters of one snippet that are looked at
+MAX_LINES = 10_000
+MAX_LINE = 2_000
 MAX_SNIPPETS = 200
 CODE_KINDS = frozenset({VerifierKind.PROGRAM, VerifierKind.TESTS, VerifierKind.COMPOSITE})
 SHELL_KEYS = frozenset({"command", "cmd", "commands", "script", "bash", "keystrokes"})
@@ -39,6 +41,12 @@ class Snippet:
     text: str
     call: int = -1  # number of the tool call, from 0
     is_test: bool = False  # a test that the policy added
+
+    @cached_property
+    def lines(self) -> list[tuple[int, str]]:
+        """Number and text of the lines that say something."""
+        lines = enumerate(self.text.splitlines()[:MAX_LINES], 1)
+        return [(number, line[:MAX_LINE]) for number, line in lines if line and not line.isspace()]
 
     @cached_property
     def facts(self) -> list[Fact]:
@@ -153,8 +161,8 @@ def named_paths(snippet: Snippet) -> Iterator[tuple[str, int]]:
             if fact.kind == "text" and len(fact.name) < 300:
                 yield from ((word, fact.line) for word in _WORD.findall(fact.name))
     if snippet.kind in ("shell", "text"):
-        for number, line in enumerate(snippet.text.splitlines(), 1):
-            yield from ((word, number) for word in _WORD.findall(line[:2000]) if "/" in word or "." in word)
+        for number, line in snippet.lines:
+            yield from ((word, number) for word in _WORD.findall(line) if "/" in word or "." in word)
 
 
 def _snippets(number: int, key: str, value: str, arguments: Mapping[str, Any]) -> Iterator[Snippet]:
