@@ -8,6 +8,8 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError, best_match
+from jsonschema.protocols import Validator
+from jsonschema.validators import validator_for
 from referencing import Registry
 
 from gpu_workers.tools.patterns import backtracks
@@ -21,10 +23,14 @@ class SchemaProblem(ValueError):
     """Parameters that are no JSON schema of an object."""
 
 
-def make_validator(parameters: Mapping[str, Any]) -> Draft202012Validator:
-    """A validator that fetches nothing: its registry is empty, so a "$ref" to an address leads nowhere."""
+def make_validator(parameters: Mapping[str, Any]) -> Validator:
+    """A validator of the draft that "$schema" names, else of 2020-12. Raises SchemaProblem.
+
+    It fetches nothing: its registry is empty, so a "$ref" to an address leads nowhere.
+    """
+    draft = validator_for(parameters, default=Draft202012Validator)
     try:
-        Draft202012Validator.check_schema(parameters)
+        draft.check_schema(parameters)
     except SchemaError as error:
         raise SchemaProblem(f"parameters are not a JSON schema: {error.message}") from error
     except RecursionError as error:
@@ -34,7 +40,8 @@ def make_validator(parameters: Mapping[str, Any]) -> Draft202012Validator:
     for pattern in _patterns(parameters):
         if backtracks(pattern):
             raise SchemaProblem(f"the pattern {pattern!r} repeats a repetition: a text could make its check hang")
-    return Draft202012Validator(parameters, registry=Registry())
+    made: Validator = draft(parameters, registry=Registry())
+    return made
 
 
 def _patterns(schema: Any) -> Iterator[str]:
@@ -52,12 +59,12 @@ def _patterns(schema: Any) -> Iterator[str]:
 
 
 @lru_cache(maxsize=1024)
-def cached_validator(parameters: bytes) -> Draft202012Validator:
+def cached_validator(parameters: bytes) -> Validator:
     """As `make_validator`, of a schema as JSON."""
     return make_validator(json.loads(parameters))
 
 
-def find_problem(validator: Draft202012Validator, arguments: Any) -> str:
+def find_problem(validator: Validator, arguments: Any) -> str:
     """What is wrong with the arguments, naming the one; empty when they fit."""
     if not isinstance(arguments, dict):
         return f"the arguments must be an object of named values, got {_kind(arguments)}"

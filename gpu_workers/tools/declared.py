@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from jsonschema import Draft202012Validator
+from jsonschema.protocols import Validator
 
 from gpu_workers.contracts.tasks import ToolServer, ToolSpec
 from gpu_workers.contracts.tool_source import TOOL_NAME, ToolClass, ToolSourceError, read_tools
@@ -23,7 +23,7 @@ class DeclaredTool:
 
     spec: ToolSpec
     parameters: Mapping[str, Any]
-    validator: Draft202012Validator
+    validator: Validator
     class_name: str = ""
     has_setup: bool = False
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
+from jsonschema.validators import validator_for
 
 from apps.tasks.suites.errors import SuiteProblem
 from gpu_workers.contracts.tasks import ToolServer, ToolSpec
@@ -139,7 +140,7 @@ class ToolReader:
 
     def _check_schema(self, line: int, where: str, schema: Mapping[str, Any]) -> None:
         try:
-            Draft202012Validator.check_schema(schema)
+            validator_for(schema, default=Draft202012Validator).check_schema(schema)
         except (SchemaError, RecursionError) as error:
             self._refuse(line, where, f"is not a JSON schema: {getattr(error, 'message', 'nested too deeply')}")
 

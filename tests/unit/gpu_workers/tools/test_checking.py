@@ -82,6 +82,19 @@ def test_schemas_that_cannot_be_checked_with_are_refused(schema, problem):
         make_validator(schema)
 
 
+def test_the_draft_that_a_schema_names_is_the_one_it_is_read_by():
+    old = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "definitions": {"point": {"type": "array", "items": [{"type": "number"}, {"type": "number"}]}},
+        "properties": {"at": {"$ref": "#/definitions/point"}},
+    }
+    assert find_problem(make_validator(old), {"at": [1, 2.5]}) == ""
+    assert find_problem(make_validator(old), {"at": [1, "x"]}) == "argument 'at.1': 'x' is not of type 'number'"
+    with pytest.raises(SchemaProblem, match="not a JSON schema"):
+        make_validator({key: value for key, value in old.items() if key != "$schema"})
+
+
 def test_harmless_patterns_are_accepted():
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^[a-z]+(-[a-z]{1,8}){0,3}$"}}}
     assert find_problem(make_validator(schema), {"a": "ab-cd"}) == ""
