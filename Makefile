@@ -3,7 +3,7 @@ PY := .venv/bin/python
 export PYTHONPATH := platform:.
 export PYTHON TORCH_INDEX
 MAKEFLAGS += --no-print-directory
-.PHONY: demo test check bench dev clean install install-dev
+.PHONY: demo test check bench dev clean install install-dev environments test-environments
 
 # The whole loop on real tasks. EXIT=1 ends when the last decision is ready; DEMO='--flag …' goes to the demo.
 demo: install
@@ -20,6 +20,15 @@ check: install-dev
 	$(PY) -m mypy apps gpu_workers platform/ratchet
 	$(dir $(PY))lint-imports
 	RATCHET_ENV=test $(PY) manage.py makemigrations --check --dry-run
+
+# Frameworks of third-party environments, each in a virtual environment of its own; ENVIRONMENTS='openenv' picks some.
+ENVIRONMENTS_DIR := $(or $(RATCHET_ENVIRONMENTS_DIR),$(or $(RATCHET_HOME),.ratchet)/environments)
+environments: install
+	@gpu_workers/environments/install.sh "$(ENVIRONMENTS_DIR)" $(PY) $(ENVIRONMENTS)
+
+test-environments: install-dev environments
+	@RATCHET_ENVIRONMENTS_DIR="$(abspath $(ENVIRONMENTS_DIR))" $(PY) -m pytest tests/environments \
+		tests/unit/apps/tasks/suites/test_reasoning_gym.py $(ARGS)
 
 # One file per performance claim; BENCH=name runs one.
 bench: install-dev

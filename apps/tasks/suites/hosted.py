@@ -22,6 +22,10 @@ from gpu_workers.contracts.tasks import HostedEnvironment, Message, TaskBundle, 
 
 LIST_SECONDS = 900.0
 MAX_TASKS = 10_000
+CALLING = (
+    'Call one tool a turn, with nothing else in it: <tool_call>{"name": "…", "arguments": {…}}</tool_call>. '
+    "A turn without a call is your answer. The tools, with the JSON schema of their arguments:"
+)
 _FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -74,10 +78,11 @@ def task_of(declared: HostedDeclaration, row: Mapping[str, Any]) -> TaskBundle:
     messages = [Message(role=message["role"], content=_text(row, message)) for message in row["messages"]]
     if not messages or messages[-1].role != "user":
         raise SuiteError.single(f"task {row['index']}", "has no prompt: its environment wants to speak first")
+    tools = [_tool(tool["function"]) for tool in row["tools"]]
     return TaskBundle(
         key=f"{row['index']:05d}",
-        prompt=messages,
-        tools=[_tool(tool["function"]) for tool in row["tools"]],
+        prompt=with_tools(messages, tools),
+        tools=tools,
         tool_format="json",
         max_turns=block.max_turns if row["tools"] else 1,
         contract=EnvironmentContract(source_format=block.kind, licence=declared.licence, limits=declared.limits),
@@ -91,6 +96,17 @@ def task_of(declared: HostedDeclaration, row: Mapping[str, Any]) -> TaskBundle:
         known_bad=[_fill(text, fields, row["index"]) for text in declared.known_bad],
         cluster=row.get("name", ""),
     )  # fmt: skip
+
+
+def with_tools(messages: list[Message], tools: list[ToolSpec]) -> list[Message]:
+    """The prompt with what a policy here has to know of the tools: the framework tells its own models beside it."""
+    if not tools:
+        return messages
+    lines = [f"{tool.name}: {tool.description} {json.dumps(tool.parameters, sort_keys=True)}" for tool in tools]
+    text = f"{CALLING}\n" + "\n".join(lines)
+    if messages[0].role == "system":
+        return [Message(role="system", content=f"{messages[0].content}\n\n{text}"), *messages[1:]]
+    return [Message(role="system", content=text), *messages]
 
 
 def merge_repeated(tasks: list[SuiteTask]) -> list[SuiteTask]:

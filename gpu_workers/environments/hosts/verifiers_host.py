@@ -101,7 +101,8 @@ class Host:
             config = {"taskset": {"id": request["id"], **request.get("config", {})}, "agent": seat}
             env = vf.load_environment(vf.resolve_env_config(config))
         except Exception as error:
-            raise TaskProblem(f"{request['id']} cannot be loaded: {type(error).__name__}: {error}") from error
+            why = " ".join(str(error).split())[:400]
+            raise TaskProblem(f"{request['id']} cannot be loaded: {type(error).__name__}: {why}") from error
         if set(env._agent_specs) != {"agent"}:
             raise TaskProblem(f"{request['id']} has the seats {', '.join(env._agent_specs)}; one policy plays one seat")
         os.environ[KEY] = "loopback"
