@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gpu_workers.contracts.enums import StopReason
-from gpu_workers.contracts.groups import EpisodeRecord, ToolCallRecord, VerdictRecord
+from gpu_workers.contracts.groups import EpisodeRecord, ToolCallRecord, TurnRecord, VerdictRecord
 from gpu_workers.contracts.messages import PolicyRef, Sampling
 from gpu_workers.contracts.seams import Environment, FinishedEpisode, RolloutEngine, Verifier, WorkerError
 from gpu_workers.contracts.tasks import Message, TaskBundle
@@ -18,7 +18,7 @@ from gpu_workers.rollout.failures import apply_timeout, apply_verdict, blame, bl
 from gpu_workers.sessions.chat import ChatTemplate
 from gpu_workers.sessions.session import ContextFullError, SampledTurn, TokenSession
 from gpu_workers.sessions.tool_calls import AssistantTurn, TurnKind, read_turn
-from gpu_workers.tools.records import refused
+from gpu_workers.tools.records import cut_short, refused
 from gpu_workers.verifiers.detectors.evaluate import apply_flags, find_flags
 from gpu_workers.verifiers.reference import sees_files
 
@@ -129,8 +129,10 @@ async def _converse(
             progress.stop_reason = StopReason.TURN_LIMIT
             return
         call = await _call_tool(setup, environment, reading, progress)
-        if call is None:
-            progress.stop_reason = StopReason.TIMEOUT
+        if progress.stop_reason is StopReason.TIMEOUT:
+            end = session.turns[-1].token_stop  # the policy never reads of it: a turn without tokens
+            turn_record = TurnRecord(role="tool", text="", token_start=end, token_stop=end, tool_call=call)
+            session.turns.append(turn_record)
             return
         progress.calls[len(session.messages)] = call
         session.append([Message(role="tool", content=observation(call))], call)
@@ -151,8 +153,8 @@ def _answer(task: TaskBundle, reading: AssistantTurn, sampled: SampledTurn, prog
 
 async def _call_tool(
     setup: EpisodeSetup, environment: Environment, reading: AssistantTurn, progress: _Progress
-) -> ToolCallRecord | None:
-    """One call in the environment; None when the episode's own time for tools is used up.
+) -> ToolCallRecord:
+    """One call in the environment; sets the stop reason when the episode's own time for tools is used up.
 
     Only tool time counts against that limit: waiting for a busy engine is not the policy's doing.
     """
@@ -175,7 +177,8 @@ async def _call_tool(
                 await step
         progress.tool_seconds += time.monotonic() - started
     if not done:
-        return None
+        progress.stop_reason = StopReason.TIMEOUT
+        return cut_short(checked.name, checked.arguments, time.monotonic() - started)
     call = step.result()
     progress.num_invalid_calls += int(call.invalid)
     return call

@@ -26,6 +26,18 @@ def refused(name: str, arguments: Any, problem: str, *, invalid: bool = True) ->
     )
 
 
+def cut_short(name: str, arguments: Any, seconds: float) -> ToolCallRecord:
+    """A call that ran when the episode's time for tools was over: its sandbox is gone, nothing of it is known."""
+    return ToolCallRecord(
+        name=name,
+        arguments=bounded_arguments(arguments),
+        ok=False,
+        error=f"the episode's time for tools was over after {seconds:.1f} s of this call",
+        duration_seconds=seconds,
+        outcome=ToolOutcome.TIMED_OUT,
+    )
+
+
 def finished(name: str, done: ExecResult, text: str, *, problem: str = "", keep_text: bool = False) -> ToolCallRecord:
     """A call that was executed. `problem`: as the tool itself names it; with `keep_text` it goes behind the text."""
     outcome = _outcome(done)

@@ -4,7 +4,7 @@ import time
 import msgspec
 import pytest
 
-from gpu_workers.contracts.enums import Boundary, ReasonCode, StopReason, VerifierKind
+from gpu_workers.contracts.enums import Boundary, ReasonCode, StopReason, ToolOutcome, VerifierKind
 from gpu_workers.contracts.groups import EpisodeRecord, GroupTranscript, decode_group
 from gpu_workers.contracts.messages import PolicyRef
 from gpu_workers.contracts.seams import WorkerError
@@ -104,6 +104,10 @@ async def test_slow_tools_use_up_the_episode_not_the_group(world: World, task: T
         0.0,
     )
     assert world.backend.closed == 1
+    last = record.turns[-1]
+    assert last.tool_call is not None and last.token_start == last.token_stop == record.num_total_tokens
+    assert (last.tool_call.name, last.tool_call.arguments) == ("look", {"q": "a"})
+    assert last.tool_call.outcome is ToolOutcome.TIMED_OUT and "time for tools was over" in last.tool_call.error
 
 
 async def test_a_terminal_call_is_the_answer_and_not_executed(world: World, task: TaskBundle) -> None:
