@@ -15,11 +15,11 @@ from gpu_workers import jobs
 from gpu_workers.contracts.messages import TaskCheck
 from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.settings import load_settings
+from tests.support.replays import make_task
+from tests.support.reproductions import Plane as EpisodePlane
+from tests.support.suite_reports import Plane, store_attempts, suite_tasks
 from tests.support.worlds import World, make_world
-from tests.unit.apps.runs.reproductions.test_reproductions import Plane as EpisodePlane
 from tests.unit.apps.tasks.conftest import make_definition
-from tests.unit.apps.tasks.reports.test_services import Plane, store_attempts, suite_tasks
-from tests.unit.gpu_workers.rollout.test_reproduce import make_task
 
 pytestmark = pytest.mark.browser
 

@@ -12,6 +12,7 @@ from gpu_workers.contracts.messages import PolicyRef, RolloutJob, Sampling
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.contracts.tasks import EnvironmentContract, Limits, Message, TaskBundle, ToolSpec, VerifierSpec
 from gpu_workers.rollout.group import GroupServices
+from tests.support.replays import Bench
 from tests.unit.gpu_workers.rollout.scripted import AnswerVerifier, FakeBackend, Script, ScriptedEngine
 
 PARAMETERS = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
@@ -74,3 +75,8 @@ class World:
 @pytest.fixture
 def world(tiny_model: Path, tmp_path: Path) -> World:
     return World(tiny_model, ObjectStore(f"file://{tmp_path}"))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)

@@ -1,21 +1,13 @@
 """Shortcut policies and stored episodes against the real verifiers."""
 
-from pathlib import Path
-
 import msgspec
-import pytest
 
 from gpu_workers.contracts.enums import VerifierKind
 from gpu_workers.contracts.replays import ProbeItem, ProbeJob
 from gpu_workers.contracts.tasks import Message, TaskBundle, ToolSpec, VerifierSpec
 from gpu_workers.rollout.probe import probe_task
 from gpu_workers.verifiers.shortcuts import guess_arguments, shortcut_turns, write_call
-from tests.unit.gpu_workers.rollout.test_reproduce import RANDOM_VERIFIER, Bench, make_task
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+from tests.support.replays import RANDOM_VERIFIER, Bench, make_task
 
 
 async def passes(bench: Bench, task: TaskBundle, **job: str) -> dict[str, str]:

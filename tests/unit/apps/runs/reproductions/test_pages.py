@@ -7,8 +7,8 @@ from apps.accounts.models import Role
 from apps.runs.models import Group, Reproduction
 from gpu_workers.contracts.groups import GroupTranscript, NetworkEvent, NetworkLog
 from ratchet.store import get_store
-from tests.unit.apps.runs.reproductions.test_reproductions import Plane, plane  # noqa: F401  a fixture
-from tests.unit.gpu_workers.rollout.test_reproduce import make_task
+from tests.support.replays import make_task
+from tests.support.reproductions import Plane
 
 
 def get(user, episode, status: int = 200) -> str:
@@ -19,7 +19,7 @@ def get(user, episode, status: int = 200) -> str:
     return response.content.decode()
 
 
-def test_the_button_the_wait_and_the_history(plane: Plane, client_of):  # noqa: F811
+def test_the_button_the_wait_and_the_history(plane: Plane, client_of):
     engineer, viewer = plane.world.engineer, plane.world.users[Role.VIEWER]
     episode = plane.store_episode(make_task(), "count()", "roll()", "count()", "Two.")
     button = f'data-post="/api/v1/episodes/{episode.pk}/reproduce/"'
@@ -35,7 +35,7 @@ def test_the_button_the_wait_and_the_history(plane: Plane, client_of):  # noqa: 
     assert Reproduction.objects.get().calls[1]["reproduced"] in text
 
 
-def test_another_verdict_stands_beside_the_stored_one(plane: Plane, client_of):  # noqa: F811
+def test_another_verdict_stands_beside_the_stored_one(plane: Plane, client_of):
     episode = plane.store_episode(make_task(), "count()", "Two.")
     type(episode).objects.filter(pk=episode.pk).update(
         verdict="pass", reward=1.0, success=True, evidence={"was": "<script>once right"}
@@ -49,7 +49,7 @@ def test_another_verdict_stands_beside_the_stored_one(plane: Plane, client_of): 
     assert "&lt;script&gt;once right" in text and "<script>once" not in text
 
 
-def test_what_the_sandbox_applied_is_beside_its_log(plane: Plane):  # noqa: F811
+def test_what_the_sandbox_applied_is_beside_its_log(plane: Plane):
     episode = plane.store_episode(make_task(), "count()", "Two.")
     group = episode.group
     transcript = GroupTranscript.decode(get_store().get(group.transcript))

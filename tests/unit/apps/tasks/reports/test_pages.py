@@ -9,7 +9,7 @@ from gpu_workers.contracts.environment import EnvironmentContract
 from gpu_workers.contracts.tasks import TaskBundle
 from ratchet.store import get_store
 from tests.support.evaluations import committed
-from tests.unit.apps.tasks.reports.test_services import Plane, plane, store_attempts  # noqa: F401  a fixture
+from tests.support.suite_reports import Plane, store_attempts
 
 
 def get(user, path: str, status: int = 200) -> str:
@@ -20,7 +20,7 @@ def get(user, path: str, status: int = 200) -> str:
     return response.content.decode()
 
 
-def test_before_during_and_after(plane: Plane, engineer, viewer):  # noqa: F811
+def test_before_during_and_after(plane: Plane, engineer, viewer):
     suite_url = f"/suites/{plane.suite.pk}/"
     url = f"{suite_url}report/"
     api = f"/api/v1/suites/{plane.suite.pk}/report/"
@@ -42,7 +42,7 @@ def test_before_during_and_after(plane: Plane, engineer, viewer):  # noqa: F811
     assert "Do not rely on this suite yet." in get(viewer, suite_url)
 
 
-def test_a_count_opens_its_tasks_and_closes_held_out_ones(plane: Plane, engineer, approver):  # noqa: F811
+def test_a_count_opens_its_tasks_and_closes_held_out_ones(plane: Plane, engineer, approver):
     store_attempts(plane.suite, "h1", "1", "2", "4", "5")
     plane.compute()
     url = f"/suites/{plane.suite.pk}/report/"
@@ -56,12 +56,12 @@ def test_a_count_opens_its_tasks_and_closes_held_out_ones(plane: Plane, engineer
     get(engineer, f"{url}?finding=leaks&offset=x")
 
 
-def test_strangers_do_not_see_it(plane: Plane, stranger):  # noqa: F811
+def test_strangers_do_not_see_it(plane: Plane, stranger):
     plane.compute(probe=False)
     get(stranger, f"/suites/{plane.suite.pk}/report/", 404)
 
 
-def test_what_came_in_since_is_said(plane: Plane, engineer):  # noqa: F811
+def test_what_came_in_since_is_said(plane: Plane, engineer):
     plane.compute(probe=False)
     url = f"/suites/{plane.suite.pk}/report/"
     assert "nothing has changed since" in get(engineer, url)
@@ -69,7 +69,7 @@ def test_what_came_in_since_is_said(plane: Plane, engineer):  # noqa: F811
     assert "Tasks or episodes have changed since" in get(engineer, url)
 
 
-def test_a_failed_report_leaves_the_last_good_one(plane: Plane, engineer):  # noqa: F811
+def test_a_failed_report_leaves_the_last_good_one(plane: Plane, engineer):
     plane.compute(probe=False)
     with committed():
         Task.objects.filter(key="t1").update(bundle="objects/00/lost")
@@ -80,7 +80,7 @@ def test_a_failed_report_leaves_the_last_good_one(plane: Plane, engineer):  # no
     assert SuiteReport.objects.count() == 2
 
 
-def test_the_contract_on_a_task_page(plane: Plane, engineer, approver):  # noqa: F811
+def test_the_contract_on_a_task_page(plane: Plane, engineer, approver):
     contract = EnvironmentContract(files={"<b>secret.txt": "x"})
     for key in ("t1", "h1"):
         task = plane.suite.tasks.get(key=key)

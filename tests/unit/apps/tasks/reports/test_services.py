@@ -1,142 +1,35 @@
 """A report from the request to its pages' data: stored once, probed by real verifiers, closed where it must be."""
 
-import asyncio
-from collections import deque
-from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from django.utils import timezone
 
-from apps.accounts.models import User
 from apps.audit.models import AuditEvent
 from apps.evaluations.services import policy_arm, start_evaluation
-from apps.runs.models import Episode, Group
 from apps.runs.services.reports import ingest_report
 from apps.tasks import jobs as task_jobs
-from apps.tasks.models import Suite, Task, TaskState
-from apps.tasks.reports import messaging
+from apps.tasks.models import Task, TaskState
 from apps.tasks.reports.models import ProbeChunk, SuiteReport
-from apps.tasks.reports.selectors import load_body, newest_report
-from apps.tasks.reports.services import request_report
-from apps.tasks.services import apply_checks, import_suite
-from gpu_workers import jobs, replay_jobs
-from gpu_workers.contracts.enums import Split, VerifierKind
-from gpu_workers.contracts.groups import EpisodeRecord, GroupTranscript, TurnRecord, jsonable
-from gpu_workers.contracts.messages import Report, Sampling, TaskCheck
+from apps.tasks.reports.selectors import load_body
+from apps.tasks.services import import_suite
+from gpu_workers.contracts.enums import Split
+from gpu_workers.contracts.environment import EnvironmentContract
+from gpu_workers.contracts.groups import jsonable
+from gpu_workers.contracts.messages import Report, Sampling
 from gpu_workers.contracts.replays import ProbeJob, TaskProbe, TasksProbed
-from gpu_workers.contracts.seams import WorkerError
-from gpu_workers.contracts.tasks import Message, VerifierSpec
-from gpu_workers.settings import load_settings
 from ratchet.problems import Problem
-from ratchet.store import get_store
 from tests.support.evaluations import Workers, committed, make_policy
+from tests.support.suite_reports import store_attempts
 from tests.unit.apps.tasks.conftest import make_definition, make_task
-
-LEAK = "Please work out with care how much seven crates of nine lemons and two spare lemons come to."
-
-
-@dataclass
-class Plane:
-    """Control and verify workers that answer in this process."""
-
-    suite: Suite
-    computes: deque = field(default_factory=deque)
-    finishes: deque = field(default_factory=deque)
-    probes: deque = field(default_factory=deque)
-    reports: list[Report] = field(default_factory=list)
-
-    def work(self) -> None:
-        while self.computes or self.probes or self.finishes:
-            with committed():
-                if self.computes:
-                    task_jobs.compute_report(str(self.computes.popleft()))
-                elif self.probes:
-                    replay_jobs.probe_tasks(jsonable(self.probes.popleft()))
-                    assert ingest_report(jsonable(self.reports[-1])) == "stored"
-                else:
-                    task_jobs.finish_report(str(self.finishes.popleft()))
-
-    def request(self, by: User | None = None, **options: Any) -> SuiteReport:
-        with committed():
-            return request_report(suite=self.suite, by=by, options=options)
-
-    def compute(self, **options: Any) -> SuiteReport:
-        self.request(**options)
-        self.work()
-        report = newest_report(self.suite)
-        assert report is not None
-        return report
-
-
-def suite_tasks() -> list[Any]:
-    lax = VerifierSpec(kind=VerifierKind.PROGRAM, program="def verify(episode):\n    return {'score': 1}\n")
-    return [
-        make_task("t1", "1 + 2?"),
-        make_task("t2", LEAK, reference=[Message(role="assistant", content="65")],
-                  verifier=VerifierSpec(kind=VerifierKind.NUMBER, expected=65)),
-        make_task("t3", "Is there life on Mars?", verifier=lax, reference=[Message(role="assistant", content="no")]),
-        make_task("h1", "secret 3 + 0?", Split.HELDOUT, cluster="zero"),
-        make_task("h2", f"{LEAK} (secret)", Split.HELDOUT, reference=[Message(role="assistant", content="65")],
-                  verifier=VerifierSpec(kind=VerifierKind.NUMBER, expected=65)),
-        make_task("h3", "secret nothing to do", Split.HELDOUT, verifier=lax, cluster="zero"),
-    ]  # fmt: skip
-
-
-@pytest.fixture
-def plane(project, sent, settings, tmp_path: Path, monkeypatch) -> Plane:
-    try:
-        asyncio.run(jobs.sandbox_backend().probe())
-    except WorkerError as error:
-        pytest.skip(str(error))
-    suite = import_suite(project=project, definition=make_definition(), tasks=suite_tasks(), by=None)
-    checks = [TaskCheck(task_id=str(pk), ok=True) for pk in suite.tasks.values_list("pk", flat=True)]
-    apply_checks(suite_id=suite.pk, checks=checks)
-    suite.refresh_from_db()
-    made = Plane(suite)
-    monkeypatch.setattr(messaging, "request_compute", made.computes.append)
-    monkeypatch.setattr(messaging, "request_finish", made.finishes.append)
-    monkeypatch.setattr(messaging, "send_probes", made.probes.append)
-    worker = load_settings({"RATCHET_HOME": str(tmp_path), "OBJECT_STORE_URL": settings.OBJECT_STORE_URL})
-    monkeypatch.setattr(jobs, "settings", lambda: worker)
-    monkeypatch.setattr(jobs, "reporter", lambda: type("Reporter", (), {"send": lambda _, r: made.reports.append(r)})())
-    jobs.load_task.cache_clear()
-    return made
 
 
 def keys(report: SuiteReport, name: str) -> set[str]:
     found = load_body(report).finding(name)
     assert found is not None
     return set(Task.objects.filter(pk__in=[row.task for row in found.rows]).values_list("key", flat=True))
-
-
-def _record(index: int, answer: str, right: bool) -> EpisodeRecord:
-    return EpisodeRecord(
-        index=index, seed=index, stop_reason="answered", answer=answer, verdict="pass" if right else "fail",
-        reward=float(right), success=right, reason_code="OK" if right else "WRONG_ANSWER",
-        turns=[TurnRecord(role="user", text="?"), TurnRecord(role="assistant", text=answer, finish_reason="stop")],
-    )  # fmt: skip
-
-
-def store_attempts(suite: Suite, key: str, *answers: str) -> None:
-    """Episodes of one task that a training run left behind, each with its transcript; 3 was right."""
-    task = suite.tasks.get(key=key)
-    records = [_record(index, answer, answer == "3") for index, answer in enumerate(answers)]
-    transcript = get_store().put(GroupTranscript("g", key, task.bundle.rsplit("/", 1)[-1], records).encode())
-    group = Group.objects.create(
-        project=suite.project, task=task, purpose="train", state="closed", outcome="scored",
-        size=len(answers), transcript=transcript,
-    )  # fmt: skip
-    Episode.objects.bulk_create(
-        Episode(
-            group=group, index=r.index, seed=r.seed, verdict=r.verdict, success=r.success, reward=r.reward,
-            reason_code=r.reason_code, stop_reason=r.stop_reason, answer=r.answer,
-        )
-        for r in records
-    )  # fmt: skip
 
 
 def test_a_report_finds_what_was_planted(plane):
@@ -319,8 +212,6 @@ def test_tasks_in_quarantine_are_not_probed(plane):
 
 
 def test_the_contract_of_a_task_names_no_held_out_file(project, sent, engineer, approver, client_of):
-    from gpu_workers.contracts.environment import EnvironmentContract
-
     files = EnvironmentContract(files={"secret-plan.txt": "x"}, environment={"SECRET_NAME": "1"})
     tasks = [make_task("t", "a?", contract=files), make_task("h", "b?", Split.HELDOUT, contract=files)]
     suite = import_suite(project=project, definition=make_definition(slug="files"), tasks=tasks, by=None)
