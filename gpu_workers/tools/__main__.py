@@ -15,7 +15,7 @@ from gpu_workers.contracts.environment import EnvironmentContract, Limits, Mount
 from gpu_workers.contracts.seams import SandboxBackend, WorkerError
 from gpu_workers.contracts.tasks import ToolServer, ToolSpec
 from gpu_workers.contracts.tool_source import ToolSourceError, specs_of
-from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
+from gpu_workers.sandboxes.backends import load_choice, make_backend
 from gpu_workers.sandboxes.host import load_host_policy
 from gpu_workers.tools.declared import ToolError, load_tools
 from gpu_workers.tools.mcp import McpSession, tool_specs
@@ -103,7 +103,8 @@ async def _mcp(options: argparse.Namespace) -> None:
 
 
 def _backend() -> SandboxBackend:
-    return BubblewrapBackend(host=load_host_policy(os.environ))
+    """The one a worker with these variables would use."""
+    return make_backend(load_choice(os.environ), load_host_policy(os.environ))
 
 
 def _mounts(options: argparse.Namespace) -> list[Mount]:
