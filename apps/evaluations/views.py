@@ -8,6 +8,7 @@ from django.http import HttpRequest, HttpResponse
 
 from apps.accounts.permissions import Permission, has_permission, visible_projects
 from apps.evaluations.gap import suite_gap
+from apps.evaluations.measurement_views import measured_errors
 from apps.evaluations.models import EvaluationPurpose, EvaluationState
 from apps.evaluations.results import TaskOutcome
 from apps.evaluations.selectors import (
@@ -22,6 +23,7 @@ from apps.evaluations.selectors import (
 from apps.policies.selectors import find_policy, lineage
 from apps.runs.selectors import verdicts_of, visible_runs
 from apps.tasks.contracts import contract_of
+from apps.tasks.measurements.selectors import newest as newest_measurement
 from apps.tasks.models import SplitName, TaskState
 from apps.tasks.reports.selectors import newest_report
 from apps.tasks.selectors import (
@@ -104,6 +106,7 @@ def suite(request: HttpRequest, pk: UUID) -> HttpResponse:
         released=list(found.tasks.exclude(released_at=None).select_related("released_by").order_by("position")[:100]),
         may_release=has_permission(user, Permission.TASK_RELEASE, found.project),
         may_check=has_permission(user, Permission.SUITE_CREATE, found.project), progress=check_progress(found),
+        measurement=newest_measurement(found), measured=measured_errors(found),
         report=newest_report(found), computes_report=has_permission(user, Permission.EVALUATION_CREATE, found.project),
         gap=suite_gap(user, found),
         ledger=heldout_ledger(found), rotation_after=ROTATION_AFTER, splits=SplitName.choices,

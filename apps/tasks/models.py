@@ -101,5 +101,8 @@ class Task(models.Model):
         return f"{self.suite}/{self.key}"
 
 
-from apps.tasks.reports.models import ProbeChunk as ProbeChunk  # noqa: E402  models of this app
+from apps.tasks.measurements.models import MeasuredCandidate as MeasuredCandidate  # noqa: E402  models of this app
+from apps.tasks.measurements.models import MeasuredTask as MeasuredTask  # noqa: E402
+from apps.tasks.measurements.models import VerifierMeasurement as VerifierMeasurement  # noqa: E402
+from apps.tasks.reports.models import ProbeChunk as ProbeChunk  # noqa: E402
 from apps.tasks.reports.models import SuiteReport as SuiteReport  # noqa: E402

@@ -53,6 +53,7 @@ class TaskMeasured(msgspec.Struct, kw_only=True):
 
     task_id: str
     outcomes: list[CandidateOutcome] = []
+    verifier_hash: str = ""  # of the verifier that was measured
     num_possible: int = 0  # mutants that there are
     num_inputs: int = 0
     num_refused: int = 0

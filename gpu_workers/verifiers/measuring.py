@@ -44,6 +44,7 @@ async def _measure_mutants(item: MeasureItem, task: TaskBundle, verifier: Verifi
     return TaskMeasured(
         task_id=item.task_id,
         outcomes=outcomes,
+        verifier_hash=verifier.hash,
         num_possible=len(all_mutants(function.reference, function.entry_point)),
         num_inputs=len(cases.cases),
         num_refused=cases.num_refused,
@@ -86,7 +87,9 @@ async def _measure_answers(
             outcome.difference = "" if said.verdict == Verdict.PASS else "verdict"
         outcome.expected = storable(f"{said.verdict} {said.reason_code}: {said.message}".rstrip(": "))[:MAX_MESSAGE]
         outcomes.append(outcome)
-    return TaskMeasured(task_id=item.task_id, outcomes=outcomes, num_possible=len(item.answers))
+    return TaskMeasured(
+        task_id=item.task_id, outcomes=outcomes, verifier_hash=measured.hash, num_possible=len(item.answers)
+    )
 
 
 async def _ask(verifier: Verifier, task: TaskBundle, answer: str) -> VerifierResult:

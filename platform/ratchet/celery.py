@@ -49,6 +49,7 @@ app.conf.update(
         queues.JOB_ROLLOUT: {"queue": queues.ROLLOUT},
         queues.JOB_VERIFY: {"queue": queues.VERIFY},
         queues.JOB_PROBE: {"queue": queues.VERIFY},
+        queues.JOB_MEASURE: {"queue": queues.VERIFY},
         queues.JOB_REPRODUCE: {"queue": queues.ROLLOUT},
         queues.JOB_TRAIN: {"queue": queues.TRAIN},
         queues.JOB_FLEET: {"queue": queues.FLEET},
@@ -58,6 +59,7 @@ app.conf.update(
         "reap leases": _tick("apps.runs.jobs.reap_leases", _REAP_SECONDS),
         "resend checks": _tick("apps.tasks.jobs.resend_checks", _RESEND_SECONDS),
         "resend reports": _tick("apps.tasks.jobs.resend_reports", _RESEND_SECONDS),
+        "resend measurements": _tick("apps.tasks.jobs.resend_measurements", _RESEND_SECONDS),
         "advance evaluations": _tick("apps.evaluations.jobs.tick", _TICK_SECONDS),
     },
 )

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from apps.evaluations.api import views
+from apps.evaluations.api import measurement_views, views
 
 urlpatterns = [
     path("evaluations/", views.EvaluationList.as_view(), name="api-evaluations"),
@@ -11,5 +11,21 @@ urlpatterns = [
     path("evaluations/<uuid:pk>/cancel/", views.EvaluationCancel.as_view(), name="api-evaluation-cancel"),
     path("gate-policies/", views.GatePolicyList.as_view(), name="api-gate-policies"),
     path("suites/<uuid:pk>/verifier-gap/", views.VerifierGap.as_view(), name="api-verifier-gap"),
+    path(
+        "suites/<uuid:pk>/verifier-measurements/",
+        measurement_views.MeasurementList.as_view(),
+        name="api-verifier-measurements",
+    ),
+    path(
+        "verifier-measurements/<uuid:pk>/",
+        measurement_views.MeasurementDetail.as_view(),
+        name="api-verifier-measurement",
+    ),
+    path(
+        "verifier-measurements/<uuid:pk>/candidates/",
+        measurement_views.MeasurementCandidates.as_view(),
+        name="api-measured-candidates",
+    ),
+    path("measured-candidates/<uuid:pk>/", measurement_views.CandidateDetail.as_view(), name="api-measured-candidate"),
     path("suites/<uuid:pk>/heldout-ledger/", views.HeldoutLedger.as_view(), name="api-heldout-ledger"),
 ]

@@ -17,8 +17,10 @@ from apps.runs.services.group_reports import apply_group
 from apps.runs.services.lifecycle import advance_soon
 from apps.runs.services.trainer_reports import apply_failed, apply_finished, apply_started, apply_step
 from apps.runs.signals import worker_sampled
+from apps.tasks.measurements.services import apply_measured
 from apps.tasks.reports.services import apply_probes
 from apps.tasks.services import apply_checks
+from gpu_workers.contracts.measurements import TasksMeasured
 from gpu_workers.contracts.messages import PolicyInstalled, Report, TasksVerified, WorkerSample
 from gpu_workers.contracts.replays import TasksProbed
 
@@ -117,6 +119,10 @@ def _probed(report: Report) -> str:
     return apply_probes(msgspec.convert(report.body, TasksProbed))
 
 
+def _measured(report: Report) -> str:
+    return apply_measured(msgspec.convert(report.body, TasksMeasured))
+
+
 def _sample(report: Report) -> str:
     sample = msgspec.convert(report.body, WorkerSample)
     run = _find_run(report)
@@ -133,6 +139,7 @@ _HANDLERS: dict[str, Callable[[Report], str]] = {
     "installed": _installed,
     "verified": _verified,
     "probed": _probed,
+    "measured": _measured,
     "reproduced": apply_reproduction,
     "sample": _sample,
 }

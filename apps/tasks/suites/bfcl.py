@@ -115,8 +115,8 @@ def split_functions(rows: Sequence[_Row], seed: int) -> dict[str, Split]:
 
 def _read_rows(folder: Path) -> Iterable[_Row]:
     for category in CATEGORIES:
-        questions = _read_lines(folder / f"BFCL_v4_{category}.json")
-        answers = {row["id"]: row for row in _read_lines(folder / "possible_answer" / f"BFCL_v4_{category}.json")}
+        questions = read_lines(folder / f"BFCL_v4_{category}.json")
+        answers = {row["id"]: row for row in read_lines(folder / "possible_answer" / f"BFCL_v4_{category}.json")}
         for question in questions:
             truth = answers[question["id"]]["ground_truth"]
             messages = question["question"][0]
@@ -132,7 +132,8 @@ def _read_rows(folder: Path) -> Iterable[_Row]:
             )
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Rows of one data file. Raises SuiteError."""
     try:
         text = path.read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-// Follows an evaluation or the checks of a suite under way: counts and an estimate, and a fresh page when its state has changed.
+// Follows an evaluation, a measurement or the checks of a suite under way: counts and an estimate, and a fresh page when its state has changed.
 import { load } from "./api.js";
 import { say } from "./dom.js";
 
@@ -10,8 +10,9 @@ const left = (seconds) => seconds === null ? "" : seconds < 90 ? `; about ${Math
 async function follow() {
   if (!document.hidden) {
     try {
-      const news = await load(box.dataset.progress);
-      if (news.mark !== box.dataset.mark) return location.reload();
+      const answer = await load(box.dataset.progress);
+      if ((answer.mark ?? answer.state) !== box.dataset.mark) return location.reload();
+      const news = answer.progress ?? answer;
       const bar = box.querySelector("progress");
       if (bar) { bar.max = news.total || 1; bar.value = news.done; }
       say(box.querySelector("[data-progress-words]"), `${news.done} of ${news.total} ${box.dataset.noun ?? "groups"}${left(news.left_seconds)}`);

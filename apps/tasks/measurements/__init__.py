@@ -1,0 +1,1 @@
+"""How often a suite's verifier is wrong, measured on candidates whose truth something stronger knows."""
