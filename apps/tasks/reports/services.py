@@ -76,7 +76,7 @@ def compute_report(report_id: UUID | str) -> bool:
     try:
         facts = read_facts(tasks)
     except (StoreError, msgspec.DecodeError) as error:
-        _fail(report, f"The content of a task cannot be read: {error}")
+        fail_report(report.pk, f"The content of a task cannot be read: {error}")
         return True
     draft = Draft(
         body=build_draft(facts, attempts, options),
@@ -186,8 +186,9 @@ def _send_chunks(report: SuiteReport, draft: Draft) -> None:
 
 
 @transaction.atomic
-def _fail(report: SuiteReport, message: str) -> None:
-    locked = _lock(str(report.pk))
+def fail_report(report_id: UUID | str, message: str) -> None:
+    """End a report that cannot be computed; nothing where it is finished."""
+    locked = _lock(str(report_id))
     if locked is not None and locked.state == ReportState.COMPUTING:
         locked.state, locked.status_message, locked.finished_at = ReportState.FAILED, message, timezone.now()
         locked.save()

@@ -7,6 +7,8 @@ import msgspec
 import pytest
 
 from gpu_workers import jobs, replay_jobs
+from gpu_workers.celery import app
+from gpu_workers.contracts import queues
 from gpu_workers.contracts.enums import VerifierKind
 from gpu_workers.contracts.groups import jsonable
 from gpu_workers.contracts.messages import Report
@@ -106,3 +108,8 @@ def test_tasks_are_probed_one_by_one(worker: WorkerSettings, reports: Reports) -
         "constant": "pass", "copy_prompt": "fail", "empty": "fail", "refusal": "fail",
     }  # fmt: skip
     assert "missing" in lost.error
+
+
+def test_a_worker_knows_both_jobs() -> None:
+    app.loader.import_default_modules()
+    assert {queues.JOB_REPRODUCE, queues.JOB_PROBE} <= app.tasks.keys()

@@ -204,6 +204,18 @@ def test_a_suite_whose_content_is_lost_says_so(plane):
     assert (report.state, "cannot be read" in report.status_message) == ("failed", True)
 
 
+@pytest.mark.parametrize("step", ["build_draft", "finish_body"])
+def test_a_bug_ends_the_report_and_another_can_be_asked_for(plane, monkeypatch, step):
+    def break_down(*_: Any) -> None:
+        raise KeyError("lost")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(f"apps.tasks.reports.services.{step}", break_down)
+        report = plane.compute(probe=False)
+    assert (report.state, report.status_message) == ("failed", "The report could not be computed: KeyError: 'lost'")
+    assert plane.compute(probe=False).state == "ready"
+
+
 def test_tasks_in_quarantine_are_not_probed(plane):
     Task.objects.filter(key="h3").update(state=TaskState.QUARANTINED)
     report = plane.compute()
