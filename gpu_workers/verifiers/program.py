@@ -10,7 +10,6 @@ from gpu_workers.contracts.groups import ComponentRecord
 from gpu_workers.contracts.seams import FinishedEpisode, SandboxBackend, VerifierResult
 from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
 from gpu_workers.verifiers.results import (
-    NoResult,
     TaskError,
     VerifierConfig,
     failed,
@@ -19,7 +18,7 @@ from gpu_workers.verifiers.results import (
     read_config,
     storable,
 )
-from gpu_workers.verifiers.sandboxed import MAX_EPISODE_BYTES, SandboxRun, bundle, no_result, run_sandboxed
+from gpu_workers.verifiers.sandboxed import MAX_EPISODE_BYTES, SandboxRun, bundle, no_result, run_sandboxed, too_large
 
 SOURCE = bundle("program", "values", "sdk", "server", "remote")
 MAX_MESSAGE = 1000
@@ -57,7 +56,7 @@ class ProgramVerifier:
 
     async def verify(self, task: TaskBundle, episode: FinishedEpisode) -> VerifierResult:
         if sum(map(len, episode.files.values())) > MAX_EPISODE_BYTES:
-            raise NoResult(ReasonCode.RESOURCE_LIMIT, f"the files exceed {MAX_EPISODE_BYTES} bytes")
+            raise too_large()
         arguments = {"program": self.spec.program, "episode": self._visible(task, episode)}
         run = await run_sandboxed(self.backend, task, SOURCE, arguments)
         return read_score(run, self.pass_score)

@@ -34,11 +34,15 @@ class TaskError(ValueError):
 
 
 class NoResult(Exception):
-    """A verifier gave no sound result on an episode; whose fault that is remains to be found out."""
+    """A verifier gave no sound result on an episode; whose fault that is remains to be found out.
 
-    def __init__(self, reason: ReasonCode, message: str) -> None:
+    `reason` stands when it is the verifier's, `if_candidate` when it is the answer's.
+    """
+
+    def __init__(self, reason: ReasonCode, message: str, *, if_candidate: ReasonCode = ReasonCode.WRONG_ANSWER) -> None:
         super().__init__(message)
         self.reason = reason
+        self.if_candidate = ReasonCode.AGENT_TIMEOUT if reason is ReasonCode.VERIFIER_TIMEOUT else if_candidate
 
 
 class SandboxDied(NoResult):

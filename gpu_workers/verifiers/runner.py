@@ -90,7 +90,7 @@ class VerifierRunner:
             if self._reference_passed_at < started and (without := await self._try_reference(task, problem)):
                 return replace(without, evidence=evidence)
         message = f"the check works on the reference, but the answer broke it: {problem}"
-        return failed(_candidate_reason(problem.reason), message[:MAX_MESSAGE], evidence=evidence)
+        return failed(problem.if_candidate, message[:MAX_MESSAGE], evidence=evidence)
 
     async def _try_reference(self, task: TaskBundle, problem: NoResult) -> VerifierResult | None:
         """None when the reference passes; else why there is no verdict. A verifier found broken stays so."""
@@ -130,10 +130,3 @@ def agreed(results: Sequence[VerifierResult]) -> VerifierResult:
         return results[0]
     seen = [f"{result.verdict} {result.score:g} {result.reason_code}" for result in results]
     return quarantined(f"{len(results)} runs disagree: {', '.join(seen)}", evidence={"runs": seen})
-
-
-def _candidate_reason(reason: ReasonCode) -> ReasonCode:
-    """What a candidate that broke the check is told."""
-    if reason is ReasonCode.VERIFIER_TIMEOUT:
-        return ReasonCode.AGENT_TIMEOUT
-    return ReasonCode.RESOURCE_LIMIT if reason is ReasonCode.RESOURCE_LIMIT else ReasonCode.WRONG_ANSWER

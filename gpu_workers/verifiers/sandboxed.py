@@ -82,7 +82,8 @@ def open_envelope(done: ExecResult, nonce: str) -> dict[str, Any]:
     if done.timed_out:
         raise NoResult(ReasonCode.VERIFIER_TIMEOUT, f"no result within {done.duration_seconds:.1f} s")
     if done.limit_hit in ("memory", "cpu", "output"):
-        raise NoResult(ReasonCode.VERIFIER_CRASH, f"the verifier was stopped at its {done.limit_hit} limit")
+        message = f"the verifier was stopped at its {done.limit_hit} limit"
+        raise NoResult(ReasonCode.VERIFIER_CRASH, message, if_candidate=ReasonCode.RESOURCE_LIMIT)
     if done.exit_code != 0:
         lines = done.stderr.strip().splitlines() or ["nothing in its error output"]
         raise NoResult(ReasonCode.VERIFIER_CRASH, f"the verifier ended with code {done.exit_code}: {lines[-1]}")
@@ -95,6 +96,12 @@ def open_envelope(done: ExecResult, nonce: str) -> dict[str, Any]:
     if not authentic or not isinstance(result, dict):
         no_result("the result does not carry this verification's nonce")
     return result
+
+
+def too_large() -> NoResult:
+    """Of an episode whose files no verifier will take."""
+    message = f"the files exceed {MAX_EPISODE_BYTES} bytes"
+    return NoResult(ReasonCode.VERIFIER_NO_RESULT, message, if_candidate=ReasonCode.RESOURCE_LIMIT)
 
 
 def no_result(message: str) -> NoReturn:

@@ -17,7 +17,7 @@ from gpu_workers.contracts.environment import WORKSPACE
 from gpu_workers.contracts.seams import FinishedEpisode, Sandbox, SandboxBackend, VerifierResult, WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract, TaskBundle, VerifierSpec
 from gpu_workers.verifiers.results import NoResult, SandboxDied, TaskError, VerifierConfig, failed, passed, read_config
-from gpu_workers.verifiers.sandboxed import MAX_EPISODE_BYTES
+from gpu_workers.verifiers.sandboxed import MAX_EPISODE_BYTES, too_large
 
 APP, TESTS, LOGS = "app", "tests", "logs"  # below the verifier's own workspace
 REWARD_TEXT, REWARD_JSON = f"{LOGS}/verifier/reward.txt", f"{LOGS}/verifier/reward.json"
@@ -45,7 +45,7 @@ class ScriptVerifier:
 
     async def verify(self, task: TaskBundle, episode: FinishedEpisode) -> VerifierResult:
         if sum(map(len, episode.files.values())) > MAX_EPISODE_BYTES:
-            raise NoResult(ReasonCode.RESOURCE_LIMIT, f"the files exceed {MAX_EPISODE_BYTES} bytes")
+            raise too_large()
         sandbox = self.backend.create(self.contract(task))
         try:
             await sandbox.start()

@@ -15,8 +15,8 @@ from gpu_workers.contracts.groups import ComponentRecord
 from gpu_workers.contracts.seams import FinishedEpisode, SandboxBackend, VerifierResult
 from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
 from gpu_workers.verifiers.program import PROGRAM_REASONS, check_source, from_run
-from gpu_workers.verifiers.results import NoResult, TaskError, VerifierConfig, failed, passed, read_config, storable
-from gpu_workers.verifiers.sandboxed import MAX_EPISODE_BYTES, SandboxRun, bundle, no_result, run_sandboxed
+from gpu_workers.verifiers.results import TaskError, VerifierConfig, failed, passed, read_config, storable
+from gpu_workers.verifiers.sandboxed import MAX_EPISODE_BYTES, SandboxRun, bundle, no_result, run_sandboxed, too_large
 
 SOURCE = bundle("suite", "values", "sdk", "server", "remote", "pytest_shim")
 SUITE_SHARE = 0.8  # of the verifier's time, so that it can still say which test hung
@@ -65,7 +65,7 @@ class SuiteVerifier:
             return failed(ReasonCode.NO_OUTPUT, "the answer is empty")
         taken = take_files(self.config, self.spec.files, episode)
         if sum(map(len, taken.files.values())) > MAX_EPISODE_BYTES:
-            raise NoResult(ReasonCode.RESOURCE_LIMIT, f"the files exceed {MAX_EPISODE_BYTES} bytes")
+            raise too_large()
         arguments = {
             "tests": self.spec.files,
             "files": {path: base64.b64encode(data).decode() for path, data in taken.files.items()},

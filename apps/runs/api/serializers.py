@@ -102,7 +102,8 @@ EPISODE_FIELDS = [
     "id", "index", "seed", "verdict", "success", "reward", "reason_code", "message", "evidence", "boundary",
     "stop_reason", "answer", "tamper", "flags", "num_turns", "num_tool_calls", "num_invalid_calls", "num_prompt_tokens",
     "num_sampled_tokens", "num_total_tokens", "min_version", "max_version", "mean_logprob", "engine_seconds",
-    "queue_seconds", "tool_seconds", "verifier_seconds", "total_seconds", "isolation", "limits_hit", "created_at",
+    "queue_seconds", "tool_seconds", "verifier_seconds", "total_seconds", "isolation", "limits_hit", "verifier_hash",
+    "audit_verdict", "audit_score", "audit_reason_code", "audit_message", "audit_hash", "created_at",
 ]  # fmt: skip
 
 

@@ -66,7 +66,7 @@ HACKS = {
 async def test_a_candidate_that_breaks_the_check_has_failed(backend, program, hack):
     result = await judge(backend, task_of(program), HACKS[hack])
     assert (result.verdict, result.score) == (Verdict.FAIL, 0.0), result
-    assert result.reason_code in (ReasonCode.WRONG_ANSWER, ReasonCode.AGENT_TIMEOUT)
+    assert result.reason_code in (ReasonCode.WRONG_ANSWER, ReasonCode.AGENT_TIMEOUT, ReasonCode.RESOURCE_LIMIT)
     if hack == "hangs" and program is INSIDE:
         assert result.reason_code == ReasonCode.AGENT_TIMEOUT
         assert result.evidence["verifier"] == "VERIFIER_TIMEOUT"

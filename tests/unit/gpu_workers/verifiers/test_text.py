@@ -1,12 +1,16 @@
 """Verdicts on texts and numbers."""
 
+import time
+
 import pytest
 
 from gpu_workers.contracts.enums import ReasonCode, Verdict, VerifierKind
 from gpu_workers.contracts.seams import FinishedEpisode
-from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
+from gpu_workers.contracts.tasks import Message, TaskBundle, VerifierSpec
+from gpu_workers.sandboxes.local import LocalBackend
 from gpu_workers.verifiers.exact import ExactVerifier
 from gpu_workers.verifiers.number import NumberVerifier
+from gpu_workers.verifiers.registry import get_verifier
 from gpu_workers.verifiers.results import TaskError
 
 
@@ -80,3 +84,14 @@ async def test_numbers(answer, expected, config, reason):
 async def test_settings_that_cannot_judge_are_refused(made, kind, expected, config, error):
     with pytest.raises(TaskError, match=error):
         await judge(made, kind, "x", expected, **config)
+
+
+async def test_a_text_that_makes_a_pattern_slow_is_the_texts_fault():
+    spec = VerifierSpec(kind=VerifierKind.EXACT, expected="aaa", config={"pattern": "^(?:a|aa)+$"})
+    task = TaskBundle(key="t", prompt=[], verifier=spec, reference=[Message(role="assistant", content="aaa")])
+    started = time.monotonic()
+    result = await get_verifier(spec, LocalBackend()).verify(
+        task, FinishedEpisode(answer="a" * 5000 + "b", messages=[])
+    )
+    assert time.monotonic() - started < 5
+    assert (result.verdict, result.score, result.reason_code) == ("fail", 0.0, "AGENT_TIMEOUT"), result
