@@ -20,11 +20,11 @@ DENIED_BY_NAME = (
     "delete_module", "iopl", "ioperm", "syslog", "open_by_handle_at", "name_to_handle_at", "fanotify_init",
     "settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "vhangup", "lookup_dcookie", "nfsservctl",
 )  # fmt: skip
-# Memory that belongs to no process: no limit of a process counts it and no look at processes finds it. As if the kernel
-# had none, so that programs fall back to files.
+# As if the kernel had none, so that programs fall back to files and polling: memory that belongs to no process, which
+# no limit of a process counts and no look at processes finds; and watches, of which a user has few, the worker's included.
 ABSENT_BY_NAME = (
     "memfd_create", "shmget", "shmat", "shmdt", "shmctl", "semget", "semop", "semtimedop", "semctl",
-    "msgget", "msgsnd", "msgrcv", "msgctl",
+    "msgget", "msgsnd", "msgrcv", "msgctl", "inotify_init", "inotify_init1",
 )  # fmt: skip
 # By number, the same on every architecture: an older libseccomp does not know these names.
 DENIED_BY_NUMBER = {

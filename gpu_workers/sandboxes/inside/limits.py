@@ -39,6 +39,10 @@ def limit_self(num_processes: int, disk_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
     resource.setrlimit(resource.RLIMIT_NPROC, (num_processes, num_processes))
+    # Counted by user, the worker's own processes and other sandboxes included.
+    resource.setrlimit(resource.RLIMIT_MSGQUEUE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_SIGPENDING, (256, 256))
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (65_536, 65_536))
     resource.setrlimit(resource.RLIMIT_FSIZE, (disk_bytes, disk_bytes))
 
 

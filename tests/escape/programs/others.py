@@ -75,6 +75,28 @@ def find_others_files(facts):
     return ""
 
 
+def take_the_users_watches(_):
+    number = ctypes.CDLL(None, use_errno=True).inotify_init1(0)
+    if number < 0:
+        raise OSError(ctypes.get_errno(), "inotify_init1")
+    return "a watch"
+
+
+def take_the_users_queues(_):
+    libc = ctypes.CDLL(None, use_errno=True)
+    name = b"/ratchet-escape-%d" % os.getpid()
+    number = libc.mq_open(name, os.O_RDWR | os.O_CREAT, 0o600, None)
+    if number < 0:
+        raise OSError(ctypes.get_errno(), "mq_open")
+    libc.mq_unlink(name)
+    return "a queue"
+
+
+def take_the_users_signals(_):
+    limit = resource.getrlimit(resource.RLIMIT_SIGPENDING)[1]
+    return f"{limit} pending signals" if limit > 1000 else ""
+
+
 def fill_message_queues(_):
     libc = ctypes.CDLL(None, use_errno=True)
     number = libc.msgget(0, 0o1600)
