@@ -8,6 +8,7 @@ from celery import shared_task
 from django.db import OperationalError
 
 from apps.tasks import services
+from apps.tasks.measurements import services as measurements
 from apps.tasks.reports import messaging
 from apps.tasks.reports import services as reports
 
@@ -38,6 +39,12 @@ def finish_report(report_id: str) -> None:
 def resend_reports() -> None:
     """Send parts of reports again that nobody answered."""
     reports.resend_reports()
+
+
+@shared_task(name="apps.tasks.jobs.resend_measurements", ignore_result=True)
+def resend_measurements() -> None:
+    """Send parts of verifier measurements again that nobody answered."""
+    measurements.resend_measurements()
 
 
 def _end_on_bug(step: Callable[[str], bool], report_id: str) -> None:
