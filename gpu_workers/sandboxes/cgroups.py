@@ -50,7 +50,7 @@ class SandboxGroup:
         return _counter(self.folder / "pids.events", "max")
 
     def remove(self) -> None:
-        """Kill what is left and remove the folder; what cannot be removed yet goes with the next worker's start."""
+        """Kill what is left and remove the folder; one that the kernel is still emptying stays behind, empty."""
         with contextlib.suppress(OSError):
             _write(self.folder / "cgroup.kill", 1)
         with contextlib.suppress(OSError):

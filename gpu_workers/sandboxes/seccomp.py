@@ -21,7 +21,7 @@ DENIED_BY_NAME = (
     "settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "vhangup", "lookup_dcookie", "nfsservctl",
 )  # fmt: skip
 # As if the kernel had none, so that programs fall back to files and polling: memory that belongs to no process, which
-# no limit of a process counts and no look at processes finds; and watches, of which a user has few, the worker's included.
+# no limit of a process counts and no look at processes finds; and watches, of which a user has few, the worker's too.
 ABSENT_BY_NAME = (
     "memfd_create", "shmget", "shmat", "shmdt", "shmctl", "semget", "semop", "semtimedop", "semctl",
     "msgget", "msgsnd", "msgrcv", "msgctl", "inotify_init", "inotify_init1",
