@@ -7,9 +7,9 @@ from typing import Any
 
 from jsonschema.protocols import Validator
 
+from gpu_workers.contracts.builtin_tools import SCHEMAS
 from gpu_workers.contracts.tasks import ToolServer, ToolSpec
 from gpu_workers.contracts.tool_source import TOOL_NAME, ToolClass, ToolSourceError, read_tools
-from gpu_workers.tools import builtin
 from gpu_workers.tools.checking import SchemaProblem, make_validator
 
 
@@ -37,8 +37,8 @@ def load_tool(spec: ToolSpec) -> DeclaredTool:
     if spec.server:
         if not spec.name.startswith(f"{spec.server}."):
             raise ToolError(f"tool {spec.name!r} of server {spec.server!r} must be named {spec.server}.<tool>")
-    elif not spec.source and spec.name not in builtin.SCHEMAS:
-        known = ", ".join(builtin.SCHEMAS)
+    elif not spec.source and spec.name not in SCHEMAS:
+        known = ", ".join(SCHEMAS)
         raise ToolError(f"tool {spec.name!r} has no source and is not built in; built in are {known}")
     found, parameters = _class_of(spec), parameters_of(spec)
     try:
@@ -56,8 +56,8 @@ def parameters_of(spec: ToolSpec) -> Mapping[str, Any]:
         if spec.source:
             found = _class_of(spec)
             return spec.parameters if found is None else found.parameters
-        if not spec.server and spec.name in builtin.SCHEMAS:
-            return builtin.SCHEMAS[spec.name]
+        if not spec.server and spec.name in SCHEMAS:
+            return SCHEMAS[spec.name]
     return spec.parameters
 
 

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from gpu_workers.contracts.builtin_tools import ALL_LINES, FIRST_LINE
 from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.groups import ToolCallRecord
 from gpu_workers.contracts.seams import ExecResult, Sandbox, WorkerError
 from gpu_workers.contracts.tasks import ToolServer, ToolSpec
 from gpu_workers.sandboxes.bounds import workspace_path
-from gpu_workers.tools.builtin import ALL_LINES, FIRST_LINE
 from gpu_workers.tools.checking import find_problem
 from gpu_workers.tools.declared import DeclaredTool, ToolError, load_tools
 from gpu_workers.tools.mcp import McpSession

@@ -10,10 +10,9 @@ from jsonschema.exceptions import SchemaError
 from jsonschema.validators import validator_for
 
 from apps.tasks.suites.errors import SuiteProblem
+from gpu_workers.contracts.builtin_tools import SCHEMAS
 from gpu_workers.contracts.tasks import ToolServer, ToolSpec
 from gpu_workers.contracts.tool_source import TOOL_NAME, ToolSourceError, parse_source, specs_of
-
-BUILT_IN_TOOLS = frozenset({"shell", "python", "read_file", "write_file"})
 
 
 class ToolEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -98,11 +97,13 @@ class ToolReader:
             self._refuse(line, f"{where}.server", f"the header declares no server {entry.server!r} in tool_servers")
         elif entry.server and not entry.name.startswith(f"{entry.server}."):
             self._refuse(line, f"{where}.name", f"a tool of server {entry.server} is named {entry.server}.<tool>")
-        elif not entry.server and entry.name not in BUILT_IN_TOOLS:
-            known = ", ".join(sorted(BUILT_IN_TOOLS))
+        elif not entry.server and entry.name not in SCHEMAS:
+            known = ", ".join(SCHEMAS)
             message = f"is needed: {entry.name!r} is not one of the built-in tools {known}"
             self._refuse(line, f"{where}.source", message)
-        return [_spec(entry, server=entry.server)]
+        spec = ToolSpec(name=entry.name, description=entry.description, server=entry.server)
+        parameters = SCHEMAS.get(entry.name) if entry.parameters is None else entry.parameters
+        return [spec if parameters is None else msgspec.structs.replace(spec, parameters=parameters)]
 
     def _of_source(self, line: int, where: str, entry: ToolEntry, source: str) -> list[ToolSpec]:
         try:
@@ -146,8 +147,3 @@ class ToolReader:
 
     def _refuse(self, line: int, where: str, message: str) -> None:
         self.problems.append(SuiteProblem(line, where, message))
-
-
-def _spec(entry: ToolEntry, *, server: str) -> ToolSpec:
-    spec = ToolSpec(name=entry.name, description=entry.description, server=server)
-    return spec if entry.parameters is None else msgspec.structs.replace(spec, parameters=entry.parameters)

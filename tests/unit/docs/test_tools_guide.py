@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpu_workers.contracts.builtin_tools import SCHEMAS
 from gpu_workers.contracts.enums import ToolOutcome
 from gpu_workers.contracts.groups import ToolCallRecord
 from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
 from gpu_workers.tools.__main__ import main
-from gpu_workers.tools.builtin import SCHEMAS
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "guides" / "tools.md").read_text()
 

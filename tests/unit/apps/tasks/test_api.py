@@ -5,6 +5,7 @@ from uuid import uuid4
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
 
 from apps.audit.models import AuditEvent
 from apps.tasks.models import Suite, Task
@@ -41,7 +42,9 @@ def test_a_file_is_imported_whole_and_once(sent, engineer, client_of):
 
 def test_files_of_tools_come_with_the_suite(sent, engineer, client_of):
     client = client_of(engineer)
-    header = {**HEADER, "max_turns": 3, "tools": [{"file": "tools.py"}, {"name": "shell"}]}
+    tools = [{"file": "tools.py"}, {"name": "shell"}, {"name": "notes.read", "server": "notes", "parameters": {}}]
+    servers = [{"name": "notes", "source": "print('<b>')", "protocol": "2025-11-25"}]
+    header = {**HEADER, "max_turns": 3, "tools": tools, "tool_servers": servers}
     source = b"from gpu_workers.tools import Tool\n\nclass Look(Tool):\n    def call(self, city: str): return city\n"
 
     def send(*files: SimpleUploadedFile):
@@ -54,9 +57,14 @@ def test_files_of_tools_come_with_the_suite(sent, engineer, client_of):
     answer = send(SimpleUploadedFile("other.py", b"x"), SimpleUploadedFile("tools.py", source))
     assert answer.status_code == 202, answer.json()
     task = Task.objects.get(key="fr")
-    tools = client.get(f"/api/v1/tasks/{task.pk}/").json()["content"]["tools"]
-    assert [tool["name"] for tool in tools] == ["look", "shell"]
-    assert tools[0]["parameters"]["required"] == ["city"]
+    content = client.get(f"/api/v1/tasks/{task.pk}/").json()["content"]
+    assert [tool["name"] for tool in content["tools"]] == ["look", "shell", "notes.read"]
+    assert content["tools"][0]["parameters"]["required"] == ["city"]
+    assert content["tool_servers"][0]["name"] == "notes"
+    browser = Client()
+    browser.force_login(engineer)
+    page = browser.get(f"/tasks/{task.pk}/").content.decode()
+    assert "of the MCP server notes" in page and "revision 2025-11-25" in page and "&lt;b&gt;" in page
     broken = send(SimpleUploadedFile("tools.py", source + b"("))
     assert broken.json()["errors"][0] == {
         "path": "header: tools[0].source",

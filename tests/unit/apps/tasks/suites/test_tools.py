@@ -39,6 +39,7 @@ def test_a_source_without_a_name_declares_all_its_tools():
     assert [tool.name for tool in tools] == ["add_to_cart", "peek", "shell"]
     assert tools[0].description == "Puts an article into the cart."
     assert tools[0].parameters["required"] == ["article"] and tools[0].source == CART
+    assert list(tools[2].parameters["properties"]) == ["command"], "people see what the policy may write"
 
 
 def test_a_name_picks_one_and_may_describe_it_anew():

@@ -1,4 +1,4 @@
-"""The tools that need no declaration but their name: their schemas."""
+"""The tools that a suite declares by name alone, with the JSON schemas of their arguments."""
 
 from typing import Any
 
