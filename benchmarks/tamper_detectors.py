@@ -2,7 +2,8 @@
 
 Two parts: the rules over finished episodes (those of the hack suite and its honest controls, played once), in CPU time
 of the worker; and the decoys, as whole episodes in a sandbox (start, 4 shell calls, snapshot, close) with and without
-them, interleaved, in wall and CPU time. Prints one JSON object. Run: `python benchmarks/tamper_detectors.py [--rounds N] [--episodes N]`.
+them, interleaved, in wall and CPU time.
+Prints one JSON object. Run: `python benchmarks/tamper_detectors.py [--rounds N] [--episodes N]`.
 """
 
 import argparse

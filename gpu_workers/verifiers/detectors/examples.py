@@ -73,5 +73,7 @@ def _literals(node: ast.AST) -> Iterator[Any]:
                 yield normal(ast.literal_eval(value))
         except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
             pass
+    if isinstance(node, ast.MatchSequence) and all(isinstance(part, ast.MatchValue) for part in node.patterns):
+        yield from _literals(ast.Tuple([part.value for part in node.patterns if isinstance(part, ast.MatchValue)]))
     for child in ast.iter_child_nodes(node):
         yield from _literals(child)

@@ -16,6 +16,7 @@ from gpu_workers.verifiers.detectors.source import Fact, facts_of
 
 WORKSPACE = "/workspace"
 MAX_TEXT = 100_000  # characters of one snippet that are looked at
+NO_FILE = "not a regular file"  # as snapshots say it
 MAX_LINES = 10_000
 MAX_LINE = 2_000
 MAX_SNIPPETS = 200
@@ -89,9 +90,10 @@ class View:
         """Paths that the task brought and that are different or gone."""
         if not self.files:
             return []
-        refused = {line.partition(": ")[0] for line in self.record.sandbox.refused_files}
+        refused = [line.partition(": ") for line in self.record.sandbox.refused_files]
+        left = {path for path, _, reason in refused if not reason.startswith(NO_FILE)}  # too much for a snapshot
         brought = self.task.contract.files.items()
-        return [p for p, text in brought if p not in refused and self.files.get(p) != text.encode()]
+        return [p for p, text in brought if p not in left and self.files.get(p) != text.encode()]
 
     @cached_property
     def candidate(self) -> list[Snippet]:

@@ -177,6 +177,10 @@ def test_a_test_of_the_task_changed_removed_and_left_alone():
     assert rules(task, files=same | {"tests/test_a.py": b"def test_a(): ...\n"}) == {"tests.changed"}
     assert rules(task, files={"solution.py": b""}) == {"tests.changed"}
     assert rules(task, files={}) == set(), "nobody read the workspace"
+    linked = SandboxRecord(refused_files=["tests/test_a.py: not a regular file but a link to '../b.py'"])
+    assert rules(task, record_of(sandbox=linked), {"solution.py": b""}) == {"tests.changed"}
+    large = SandboxRecord(refused_files=["tests/test_a.py: more than 1000 files"])
+    assert rules(task, record_of(sandbox=large), {"solution.py": b""}) == set()
 
 
 def plain(kind, expected, config=None):
