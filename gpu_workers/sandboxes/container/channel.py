@@ -14,6 +14,7 @@ from typing import Any, cast
 from gpu_workers.sandboxes import command
 from gpu_workers.sandboxes.channel import ChannelError, Conversation
 from gpu_workers.sandboxes.container import inside
+from gpu_workers.sandboxes.container.client import end_process
 from gpu_workers.sandboxes.container.inside import FRAME
 
 MAX_COMPLAINT = 4096
@@ -136,16 +137,19 @@ class ContainerChannel(Conversation):
                     await asyncio.shield(self._drain)
         return self._complaint.decode(errors="replace").strip()
 
-    async def end_client(self) -> None:
-        """End the client's process; the container itself is the engine's to remove. Safe to repeat."""
+    def stop_client(self) -> None:
+        """Kill the client's process; the container itself is the engine's to remove. Safe to repeat."""
         self.reader = self.writer = None
+        if self.process is not None and self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+
+    async def finish_client(self) -> None:
+        """Wait for it, and for its pipes, which what it has started may hold. Safe to repeat."""
         process, self.process = self.process, None
-        if process is not None:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-            await process.wait()
         drain, self._drain = self._drain, None
+        if process is not None:
+            await end_process(process)
         if drain is not None:
             drain.cancel()
             await asyncio.gather(drain, return_exceptions=True)

@@ -10,6 +10,7 @@ from gpu_workers.sandboxes.command import unavailable
 
 MAX_OUTPUT = 4 * 2**20
 CLIENT_SECONDS = 30.0
+END_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,20 @@ async def run_client(argv: Sequence[str], *, stdin: bytes = b"", timeout: float 
     except TimeoutError:
         return Done(-1, "", f"{argv[0]} {argv[1]} did not answer within {timeout:g} s")
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await end_process(process)
     assert process.returncode is not None
     return Done(process.returncode, stdout, stderr)
+
+
+async def end_process(process: asyncio.subprocess.Process) -> None:
+    """Kill a client, if it still runs, and let go of its pipes, which what it has started may hold."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_SECONDS):
+                await process.wait()
+    process._transport.close()  # type: ignore[attr-defined]  # asyncio has no public word for it
 
 
 async def _bounded(stream: asyncio.StreamReader) -> str:

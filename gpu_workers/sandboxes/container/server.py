@@ -86,7 +86,7 @@ class ContainerServer:
     async def kill(self) -> None:
         """End the client and remove the container. Safe to repeat. Raises EngineError when it cannot be removed."""
         async with self._killing:
-            await self._channel.end_client()
+            self._channel.stop_client()
             if self._started and not self._removed:
                 try:
                     await self.engine.remove(self.launch.name)
@@ -95,6 +95,7 @@ class ContainerServer:
                     if self.log is not None:
                         self.log.add(f"not removed: {error}")
                 self._removed = True
+            await self._channel.finish_client()
 
     def release(self) -> None:
         """Nothing is left to give up: the workspace went with the container."""
