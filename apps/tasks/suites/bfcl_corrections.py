@@ -65,8 +65,9 @@ def older_keys(older: Path) -> dict[str, Call]:
 def key_answers(old: Call, new: Call) -> list[str]:
     """Answers on which two keys may differ: the first call of each, and one for every value only one of them accepts.
 
-    Equal keys give one answer. No two are the same text.
+    Equal keys give one answer, in whatever order they name their parameters. No two are the same text.
     """
+    old, new = (msgspec.json.decode(msgspec.json.encode(call, order="sorted")) for call in (old, new))
     calls = [gold_call(call["name"], call["arguments"]) for call in (old, new)]
     for mine, other in ((old, new), (new, old)):
         for parameter, values in mine["arguments"].items():

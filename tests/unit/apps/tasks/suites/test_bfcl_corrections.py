@@ -64,6 +64,11 @@ def test_a_folder_that_is_none_is_named(tmp_path, releases):
         ({"a": [1]}, {"a": [1.0]}, ["f(a=1)", "f(a=1.0)"]),
         ({"a": [1], "b": [2]}, {"a": [1], "b": [2, ""]}, ["f(a=1, b=2)", "f(a=1)"]),
         ({"a": [1]}, {"b": [1]}, ["f(a=1)", "f(b=1)"]),
+        (
+            {"b": [{"y": [1], "x": [2]}], "a": [1]},
+            {"a": [1], "b": [{"x": [2], "y": [1]}]},
+            ['f(a=1, b={"x": 2, "y": 1})'],
+        ),
     ],
 )
 def test_answers_that_tell_two_keys_apart(old, new, answers):
