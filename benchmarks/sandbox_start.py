@@ -2,9 +2,10 @@
 
 All sides in one run, interleaved: a plain process (`true`), a plain Python process, the resident sandbox from nothing
 to the end of its first command, and, for the decision between one sandbox an episode and one a call, a fresh
-bubblewrap process a call over a folder of the host. At 1 and at 32 at once; then what one more call costs, what an
-idle sandbox weighs, and whole episodes of 4 tool calls, 40 at once.
-Prints one JSON object. Run: `python benchmarks/sandbox_start.py [--rounds N] [--episodes N]`.
+bubblewrap process a call over a folder of the host. At 1 and at 32 at once; then the first command of sandboxes that
+were started before (what a pool would give), what one more call costs and what an idle sandbox weighs. Where Docker or
+Podman runs SANDBOX_IMAGE: its own `run`, and our sandbox on it. Prints one JSON object.
+Run: `python benchmarks/sandbox_start.py [--rounds N]`.
 """
 
 import argparse
@@ -12,26 +13,30 @@ import asyncio
 import json
 import os
 import resource
+import shutil
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import psutil
 
+from gpu_workers.contracts.seams import Sandbox, SandboxBackend, WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract, ToolSpec
 from gpu_workers.sandboxes import command
+from gpu_workers.sandboxes.backends import load_choice, make_backend
 from gpu_workers.sandboxes.bubblewrap import SANDBOX_UID, BubblewrapBackend
 from gpu_workers.sandboxes.channel import sealed
+from gpu_workers.sandboxes.host import HostPolicy
 from gpu_workers.sandboxes.seccomp import filter_program
 from gpu_workers.tools.toolbox import ToolBox
 
 AIM_MILLISECONDS = 15
-CALLS_PER_EPISODE = 4
 TOOL = ToolSpec(name="double", source="def call(arguments):\n    return str(2 * int(arguments['n']))")
 
 
@@ -40,7 +45,7 @@ async def plain(*argv: str) -> None:
     assert await process.wait() == 0
 
 
-async def resident(backend: BubblewrapBackend) -> None:
+async def resident(backend: SandboxBackend) -> None:
     """From nothing to the end of the first command; closing is not counted, it happens while others run."""
     sandbox = backend.create(EnvironmentContract())
     try:
@@ -128,34 +133,44 @@ async def idle_bytes(backend: BubblewrapBackend, count: int = 20) -> float:
     return total / count
 
 
-async def episodes(backend: BubblewrapBackend, count: int, at_once: int = 40) -> dict[str, float]:
-    """Whole episodes: start, four tool calls, snapshot, close."""
-    gate = asyncio.Semaphore(at_once)
-    refused = 0
+async def ready(backend: SandboxBackend, at_once: int, rounds: int) -> list[float]:
+    """Milliseconds to the end of the first command of sandboxes that were started before: what a pool would give."""
+    times: list[float] = []
+    for _ in range(rounds):
+        sandboxes = [backend.create(EnvironmentContract()) for _ in range(at_once)]
+        await asyncio.gather(*(sandbox.start() for sandbox in sandboxes))
+        await asyncio.sleep(0.2)
+        times += await asyncio.gather(*(first_command(sandbox) for sandbox in sandboxes))
+        await asyncio.gather(*(sandbox.close() for sandbox in sandboxes))
+    return times
 
-    async def episode() -> None:
-        nonlocal refused
-        async with gate:
-            sandbox = backend.create(EnvironmentContract(files={"data.txt": "7"}))
-            try:
-                await sandbox.start()
-                box = ToolBox(sandbox, [TOOL])
-                records = [await box.call("double", {"n": n}) for n in range(CALLS_PER_EPISODE)]
-                refused += any(not record.ok for record in records)
-                assert "data.txt" in await sandbox.files()
-            finally:
-                await sandbox.close()
 
-    before = _cpu_seconds()
+async def first_command(sandbox: Sandbox) -> float:
     started = time.perf_counter()
-    await asyncio.gather(*(episode() for _ in range(count)))
-    seconds = time.perf_counter() - started
-    return {
-        "episodes": count,
-        "failed": refused,
-        "episodes_per_second": round(count / seconds, 1),
-        "cpu_ms_per_episode": round((_cpu_seconds() - before) / count * 1000, 1),
-    }
+    assert (await sandbox.exec(["true"])).exit_code == 0
+    return (time.perf_counter() - started) * 1000
+
+
+async def container_sides() -> dict[str, Callable[[], Awaitable[None]]]:
+    """Each engine on PATH that runs SANDBOX_IMAGE: its own `run … true`, and our sandbox on it."""
+    sides: dict[str, Callable[[], Awaitable[None]]] = {}
+    image = os.environ.get("SANDBOX_IMAGE", "")
+    for name in ("docker", "podman"):
+        if not image or not shutil.which(name):
+            continue
+        choice = load_choice({**os.environ, "SANDBOX_BACKEND": name})
+        backend = make_backend(choice, HostPolicy())
+        try:
+            await backend.probe()
+        except WorkerError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            continue
+        words = ["run", "--rm", "--network", "none", "--pull", "never"]
+        runtime = ["--runtime", choice.runtime]
+        line = [name, *words[:1], *runtime, *words[1:]] if name == "docker" else [name, *runtime, *words]
+        sides[f"{name}_run_true ({choice.runtime})"] = partial(plain, *line, choice.image, "true")
+        sides[f"{name}_sandbox ({choice.runtime})"] = partial(resident, backend)
+    return sides
 
 
 def _cpu_seconds() -> float:
@@ -166,7 +181,7 @@ def _cpu_seconds() -> float:
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--episodes", type=int, default=500)
+    parser.add_argument("--container-rounds", type=int, default=5)
     options = parser.parse_args()
     backend = BubblewrapBackend()
     isolation = await backend.probe()
@@ -197,7 +212,13 @@ async def main() -> None:
     over = statistics.median(times["resident_start"][1]) - statistics.median(times["plain_python"][1])
     result |= await calls(backend, options.rounds)
     result["idle_mib"] = round(await idle_bytes(backend) / 2**20, 2)
-    result |= await episodes(backend, options.episodes)
+    result["ready"] = {n: summary(await ready(backend, n, rounds)) for n, rounds in ((1, 20), (32, 4))}
+    containers = await container_sides()
+    result["containers"] = {
+        f"{name}, {n} at once": summary(await timed(side, n, max(1, options.container_rounds // n)))
+        for n in (1, 32)
+        for name, side in containers.items()
+    } or "no engine on PATH that runs SANDBOX_IMAGE"
     result |= {"over_plain_python_ms": round(over, 2), "aim_ms": AIM_MILLISECONDS, "holds": over <= AIM_MILLISECONDS}
     result["load_average"] = os.getloadavg()[0]
     print(json.dumps(result | {"isolation": isolation}, indent=1))
