@@ -17,7 +17,7 @@ FOREVER = {
     "fills the disk": ("while :; do cat /dev/zero >> f 2>/dev/null || break; done; exit 1", {"disk"}),
     "fills memory files": ("for i in $(seq 9); do cat /dev/zero > /dev/shm/$i; done; exit 1", {"disk"}),
     "makes files": (PYTHON.format("i=0\nwhile True:\n i+=1\n open(str(i),\"w\").close()"), {"disk", "cpu"}),
-    "makes folders in folders": ("while :; do mkdir d && cd d || exit 1; done", {"disk", "cpu"}),
+    "makes folders in folders": ("while :; do mkdir d && cd d || exit 1; done", {"disk", "cpu", ""}),
     "prints": ("exec yes", {"output", "cpu"}),
     "prints errors": ("exec yes >&2", {"output", "cpu"}),
     "prints without an end of line": ("exec cat /dev/zero", {"output", "cpu"}),

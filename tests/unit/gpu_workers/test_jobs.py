@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from gpu_workers import jobs, launching
-from gpu_workers.contracts.enums import Purpose, VerifierKind
+from gpu_workers.contracts import queues
+from gpu_workers.contracts.enums import Boundary, Purpose, VerifierKind
 from gpu_workers.contracts.groups import jsonable
 from gpu_workers.contracts.messages import (
     FleetJob,
@@ -25,6 +26,7 @@ from gpu_workers.contracts.messages import (
     VerifyItem,
     VerifyJob,
 )
+from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.contracts.tasks import Message, TaskBundle, VerifierSpec
 from gpu_workers.settings import WorkerSettings, load_settings
 
@@ -168,3 +170,18 @@ def test_a_message_that_cannot_be_read_is_refused(worker: WorkerSettings, report
     with pytest.raises(msgspec.ValidationError):
         jobs.rollout_group({"group_id": "g"})
     assert reports.sent == []
+
+
+@pytest.mark.parametrize(("queue", "lines"), [(queues.ROLLOUT, 1), (queues.VERIFY, 1), (queues.FLEET, 0)])
+def test_a_worker_of_episodes_says_at_its_start_that_it_cannot_isolate(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, queue: str, lines: int
+) -> None:
+    class Broken:
+        async def probe(self) -> str:
+            raise WorkerError(Boundary.INFRASTRUCTURE, "SANDBOX_UNAVAILABLE: run `sysctl -w x=1`", retryable=False)
+
+    monkeypatch.setattr(jobs, "sandbox_backend", Broken)
+    monkeypatch.setattr(jobs.app.amqp.queues, "_consume_from", {queue: None})
+    jobs._probe_sandbox()
+    told = [record for record in caplog.records if record.levelname == "CRITICAL"]
+    assert len(told) == lines and all("SANDBOX_UNAVAILABLE: run `sysctl" in record.message for record in told)
