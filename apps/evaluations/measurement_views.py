@@ -24,12 +24,12 @@ def suite_verifier(request: HttpRequest, pk: UUID) -> HttpResponse:
     """How often the suite's verifier is wrong; `?selection=` chooses the candidates in the table."""
     user = reader(request)
     suite = find_suite(user, pk)
-    newest, ready = selectors.newest(suite), selectors.newest_ready(suite)
+    newest = selectors.newest(suite)
+    ready, errors = measured_errors(suite) or (None, None)
     chosen = filters(request, "selection", "offset")
     offset = int(chosen["offset"]) if chosen["offset"].isdecimal() else 0
     selection = chosen["selection"] or "false_pass"
     running = newest if newest and newest.state == MeasurementState.RUNNING else None
-    errors = estimate_errors(selectors.outcomes_of(ready)) if ready else None
     return page(
         request, "suite_verifier.html", here="suites", suite=suite, measurement=ready, errors=errors,
         rates=_rates(errors) if errors else [], selection=selection, offset=offset,
@@ -54,10 +54,10 @@ def measured_candidate(request: HttpRequest, pk: UUID) -> HttpResponse:
     )  # fmt: skip
 
 
-def measured_errors(suite: Suite) -> VerifierErrors | None:
-    """Of the newest finished measurement of a suite that the caller may see."""
+def measured_errors(suite: Suite) -> tuple[VerifierMeasurement, VerifierErrors] | None:
+    """The newest finished measurement of a suite that the caller may see, with its rates."""
     ready = selectors.newest_ready(suite)
-    return estimate_errors(selectors.outcomes_of(ready)) if ready else None
+    return (ready, estimate_errors(selectors.outcomes_of(ready))) if ready else None
 
 
 def _rates(errors: VerifierErrors) -> list[dict[str, Any]]:

@@ -70,6 +70,8 @@ class MeasurementSerializer(serializers.ModelSerializer[VerifierMeasurement]):
 
 
 class MeasurementDetailSerializer(MeasurementSerializer):
+    """With method answer_key candidates are chosen to tell two keys apart: only `tasks_misjudged` is a rate then."""
+
     progress = MeasurementProgressSerializer(allow_null=True)
     rates = VerifierErrorsSerializer(allow_null=True)
 
