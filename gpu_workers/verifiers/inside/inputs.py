@@ -44,8 +44,23 @@ def _str(value: str, rng: random.Random, pool: list) -> list:
     ]
     made.append("".join(rng.sample(list(value), len(value))))
     if " " in value:
-        made += [value.replace(" ", "  ", 1), " ".join(reversed(value.split()))]
+        made += [value.replace(" ", "  ", 1), *_words(value, rng, pool)]
     return made
+
+
+def _words(value: str, rng: random.Random, pool: list) -> list:
+    """Texts of the same words or of others that are known: many functions refuse any word but a few."""
+    words = value.split()
+    known = [word for text in pool if type(text) is str for word in text.split()] + words
+    if not words:
+        return []
+    place = rng.randrange(len(words))
+    changed = [
+        words[::-1], words[:place] + words[place + 1 :], [*words, words[place]], rng.sample(words, len(words)),
+        [*words[:place], rng.choice(known), *words[place + 1 :]], [*words, rng.choice(known)],
+        rng.sample(known, min(3, len(known))),
+    ]  # fmt: skip
+    return [" ".join(some) for some in changed]
 
 
 def _list(value: list, rng: random.Random, pool: list) -> list:
@@ -107,6 +122,20 @@ def small(value: Any) -> bool:
     if kind is dict:
         return len(value) <= MAX_ITEMS and all(small(key) and small(item) for key, item in value.items())
     return value is None or kind is bool
+
+
+def weight(value: Any) -> float:
+    """How much work a value may mean: numbers by size, containers by what they hold."""
+    kind = type(value)
+    if kind is int or kind is float:
+        return abs(value)
+    if kind is str:
+        return float(len(value))
+    if kind is dict:
+        return len(value) + sum(weight(key) + weight(item) for key, item in value.items())
+    if kind in (list, tuple, set):
+        return len(value) + sum(weight(item) for item in value)
+    return 1.0
 
 
 def more_inputs(seeds: list, limit: int, seed: str) -> list:

@@ -16,11 +16,12 @@ from typing import Any
 
 import ratchet_verifier  # type: ignore[import-not-found]  # sdk.py under the name that programs know
 
-from gpu_workers.verifiers.inside.inputs import more_inputs
+from gpu_workers.verifiers.inside.inputs import more_inputs, weight
 from gpu_workers.verifiers.inside.remote import CandidateGone, Handle
 from gpu_workers.verifiers.inside.values import decode, encode
 
 MAX_SEEDS = 100
+OVERSHOOT = 3  # times as many inputs are tried as are wanted: the reference refuses some
 MAX_VALUE = 3000  # characters of an argument list or answer that is kept
 MAX_TOTAL = 180_000  # characters of all that are kept: they go through the sandbox's output
 SHOWN = 600
@@ -43,19 +44,23 @@ def prepare(arguments: dict) -> dict:
     deadline = time.monotonic() + arguments["seconds"]
     with open_function(arguments, arguments["reference"]) as reference:
         seeds = recorded_calls(arguments, reference)
-        inputs = more_inputs(seeds, arguments["num_inputs"], arguments["seed"])
     cases: list = []
-    num_refused, size = 0, 0
+    num_refused, size, too_heavy = 0, 0, float("inf")
     reference = open_function(arguments, arguments["reference"])
-    for given in inputs:
-        if time.monotonic() > deadline or size > MAX_TOTAL:
+    for given in more_inputs(seeds, OVERSHOOT * arguments["num_inputs"], arguments["seed"]):
+        if time.monotonic() > deadline or size > MAX_TOTAL or len(cases) == arguments["num_inputs"]:
             break
-        if reference.gone:  # it took too long on an input: that input is not valid, a fresh process does the others
+        heavy = weight(given)
+        if heavy >= too_heavy:  # it took too long on less than this
+            num_refused += 1
+            continue
+        first = reference.ask(given, arguments["call_seconds"])
+        if first[0] == "timeout":
+            too_heavy = heavy
             reference.close()
             reference = open_function(arguments, arguments["reference"])
-        first = reference.ask(given, arguments["call_seconds"])
         again = reference.ask(given, arguments["call_seconds"]) if first[0] == "value" else first
-        if first[0] != "value" or difference(first[1], again[1]) or again[0] != "value":
+        if first[0] != "value" or again[0] != "value" or difference(first[1], again[1]):
             num_refused += 1
             continue
         case = [encode(given, refuse), encode(first[1], refuse)]

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gpu_workers.verifiers.inside.inputs import MAX_ITEMS, more_inputs, mutate, small
+from gpu_workers.verifiers.inside.inputs import MAX_ITEMS, more_inputs, mutate, small, weight
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,16 @@ def test_nothing_to_start_from():
 def test_giants_are_no_inputs():
     assert not small(10**12) and not small([0] * (MAX_ITEMS + 1)) and not small({"a": ["x" * 1000]})
     assert small([None, (1, {"a": 2.0})]) and not small(float("inf")) and not small(object())
+
+
+def test_words_stay_words():
+    made = mutate("one two", random.Random(3), ["three one"])
+    words = {" ".join(sorted(text.split())) for text in made}
+    assert {"one", "two"} & words and any(
+        len(text.split()) == 3 and set(text.split()) <= {"one", "two", "three"} for text in made
+    )
+
+
+def test_weights():
+    assert weight([3, -4, "ab"]) == 3 + 3 + 4 + 2 and weight({"a": 2.5}) == 1 + 1 + 2.5
+    assert weight(None) == weight(True) == 1

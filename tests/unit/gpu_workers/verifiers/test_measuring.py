@@ -141,3 +141,11 @@ async def test_an_older_answer_key_is_held_against_the_newer_one(backend):
         ("Paris", "fail", "right"), ("Lyon", "pass", "wrong"), ("Rome", "fail", "wrong"),
     ]  # fmt: skip
     assert measured.outcomes[1].expected.startswith("fail WRONG_ANSWER")
+
+
+async def test_an_input_that_takes_the_reference_too_long_takes_the_heavier_ones_with_it(backend):
+    prompt = 'def slow(n: int) -> int:\n    """Counts."""\n'
+    body = "    while n > 500:\n        pass\n    return n\n"
+    task = task_of(prompt=prompt, body=body, name="slow", test="def check(c):\n    assert c(4) == 4\n")
+    cases = await check_of(task, backend).prepare()
+    assert cases.num_refused > 10 and len(cases.cases) > 20
