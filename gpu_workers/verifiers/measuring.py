@@ -9,6 +9,7 @@ from gpu_workers.verifiers.mutants.making import Mutant, MutationError, all_muta
 from gpu_workers.verifiers.reference import answer_episode
 from gpu_workers.verifiers.registry import get_verifier
 from gpu_workers.verifiers.results import NoResult, TaskError, storable
+from gpu_workers.verifiers.runner import VerifierRunner
 from gpu_workers.verifiers.strong import Cases, StrongCheck
 
 RIGHT, WRONG, UNDECIDED = "right", "wrong", "undecided"
@@ -36,7 +37,9 @@ async def measure_task(
         return TaskMeasured(task_id=item.task_id, error=storable(str(error))[:MAX_MESSAGE])
 
 
-async def _measure_mutants(item: MeasureItem, task: TaskBundle, verifier: Verifier, check: StrongCheck) -> TaskMeasured:
+async def _measure_mutants(
+    item: MeasureItem, task: TaskBundle, verifier: VerifierRunner, check: StrongCheck
+) -> TaskMeasured:
     function = check.function
     mutants = draw_mutants(function.reference, function.entry_point, seed=check.seed, limit=item.num_mutants)
     cases = await check.prepare()
