@@ -21,8 +21,10 @@ def applied_bounds(launch: Launch, facts: Mapping[str, str]) -> dict[str, str]:
         "disk": f"{limits.disk_bytes} bytes: size of the workspace's tmpfs, {facts.get('workspace_bytes')} seen inside",
         "output": f"{limits.output_bytes} bytes a stream, the rest thrown away",
         "network": f"none; interfaces seen inside: {facts.get('interfaces', 'unknown')}",
-        "system calls": f"seccomp mode {facts.get('Seccomp', 'unknown')}; kernel {facts.get('kernel', 'unknown')}",
-        "signals to process 1": "denied by a filter" if facts.get("shielded") == "1" else "denied by the kernel alone",
+        "system calls": (
+            f"bubblewrap's filter and no signals to process 1; before it the engine's, seccomp mode "
+            f"{facts.get('Seccomp', 'unknown')}; kernel {facts.get('kernel', 'unknown')}"
+        ),
         "mounts": ", ".join(_mounts(launch)) or "none",
         "files that leave": f"{', '.join(launch.contract.artifacts) or 'none'}; {limits.artifact_bytes} bytes at most",
     }

@@ -67,6 +67,8 @@ def unmet_facts(launch: Launch, facts: dict[str, str]) -> list[str]:
             problems.append(f"it has capabilities ({name} {facts[name]})")
     if facts.get("NoNewPrivs", "1") != "1":
         problems.append("processes may gain privileges")
+    if facts.get("filtered") != "1":
+        problems.append("its kernel takes no filter of system calls, or is of another architecture than the worker's")
     if facts.get("writable"):
         problems.append(f"{facts['writable']} can be written")
     if facts.get("closed"):

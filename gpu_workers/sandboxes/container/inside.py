@@ -1,8 +1,8 @@
 """Process 1 of a container: the resident server over two pipes, every message authenticated.
 
 Other kernels than Linux stand behind a container: gVisor lets processes of the same user open the streams of process
-1 and kill it. So each message carries a keyed hash over its direction and number, which the policy cannot make, and a
-filter of system calls keeps signals away from process 1.
+1 and kill it, and ignores an engine's system-call profile. So each message carries a keyed hash over its direction and
+number, which the policy cannot make, and process 1 puts itself and all it starts under filters of its own.
 """
 
 # Requests, which are marshalled, come from the worker alone. Neither pathlib nor contextlib: they are slow to import.
@@ -33,7 +33,8 @@ FORGED, UNFIT = 65, 69  # exit codes; the same in endings.py
 OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 EPERM, ALLOW = 0x00050001, 0x7FFF0000
 LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06  # BPF
-PR_SET_SECCOMP, FILTER = 22, 2
+PR_SET_SECCOMP, FILTER, PR_SET_NO_NEW_PRIVS = 22, 2, 38
+BPF_STEP = 8  # bytes of one instruction
 # kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo: the receiver is their first argument
 SIGNAL_CALLS = {"x86_64": (62, 200, 234, 129, 297), "aarch64": (129, 130, 131, 138, 240)}
 PIDFD_SEND_SIGNAL = 424
@@ -189,13 +190,15 @@ class ChildWatch:
             self.held = -1
 
 
-def shield_from_signals() -> bool:
-    """Deny this process and all it starts every call that would send a signal to process 1."""
-    numbers = SIGNAL_CALLS.get(os.uname().machine)
-    if numbers is None or sys.byteorder != "little":
-        return False
-    import ctypes
+def filter_calls(denied: bytes, machine: str) -> bool:
+    """Put this process and all it starts under filters of system calls that nothing inside can take off.
 
+    `denied` is the program of bubblewrap's sandboxes, made for `machine`: an engine's own profile is ignored by gVisor.
+    The other one denies every call that would send a signal to process 1. False where one of them cannot be had.
+    """
+    numbers = SIGNAL_CALLS.get(os.uname().machine)
+    if numbers is None or machine != os.uname().machine:
+        return False
     number, first_argument = 0, 16  # offsets in the data that a filter sees
     program = [(LOAD, 0, 0, number), (EQUAL, 0, 1, PIDFD_SEND_SIGNAL), (RETURN, 0, 0, EPERM)]
     for call in numbers:
@@ -207,10 +210,18 @@ def shield_from_signals() -> bool:
             (LOAD, 0, 0, number),
         ]
     program.append((RETURN, 0, 0, ALLOW))
-    code = b"".join(struct.pack("<HBBI", *step) for step in program)
+    shield = b"".join(struct.pack("<HBBI", *step) for step in program)
+    return _install(shield) and _install(denied)
+
+
+def _install(code: bytes) -> bool:
+    import ctypes
+
+    libc = ctypes.CDLL(None)
     buffer = ctypes.create_string_buffer(code, len(code))
-    handle = struct.pack("@HP", len(program), ctypes.addressof(buffer))
-    return ctypes.CDLL(None).prctl(PR_SET_SECCOMP, FILTER, handle, 0, 0) == 0
+    handle = struct.pack("@HP", len(code) // BPF_STEP, ctypes.addressof(buffer))
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    return libc.prctl(PR_SET_SECCOMP, FILTER, handle, 0, 0) == 0
 
 
 def send_snapshot(request: dict, out_write: int) -> int:
@@ -311,7 +322,7 @@ def main(config: dict) -> None:
     if not os.path.isdir(operations.WORKSPACE):
         refuse("there is no " + operations.WORKSPACE)
     facts = describe()
-    facts += "\nshielded=" + str(int(shield_from_signals()))
+    facts += "\nfiltered=" + str(int(filter_calls(config["filter"], config["machine"])))
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)

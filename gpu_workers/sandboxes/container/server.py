@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import platform
 from typing import Any
 
 from gpu_workers.sandboxes.channel import ChannelError, Reply, sealed
@@ -12,6 +13,7 @@ from gpu_workers.sandboxes.container.endings import Ending, ending
 from gpu_workers.sandboxes.container.engine import Engine, EngineError
 from gpu_workers.sandboxes.container.launch import Launch
 from gpu_workers.sandboxes.eventlog import EventLog
+from gpu_workers.sandboxes.seccomp import filter_program
 
 SNAPSHOT_SPARE = 8 * 2**20  # names and refusals of a snapshot, beside the files
 STATE_TRIES = 5  # an engine may need a moment to notice that a container has ended
@@ -44,6 +46,8 @@ class ContainerServer:
             "environment": environment(launch.contract),
             "disk": launch.limits.disk_bytes,
             "lifetime": launch.lifetime_seconds,
+            "filter": filter_program(),
+            "machine": platform.machine(),
         }
         profile = sealed(self.engine.profile, "seccomp") if self.engine.profile else -1
         try:

@@ -72,6 +72,15 @@ for number in (9, 15, 0):
     assert (await sandbox.exec(["sh", "-c", "sleep 9 & kill $! && wait; echo own"])).stdout == "own\n"
 
 
+async def test_the_server_brings_bubblewraps_filter_whatever_the_engine_has(sandbox):
+    done = await sandbox.run_python(
+        "import ctypes\nprint([ctypes.CDLL(None).unshare(f) for f in (0x10000000, 0x40000000)])"
+    )
+    assert done.stdout == "[-1, -1]\n"
+    filters = await sandbox.exec(["grep", "-E", "Seccomp:|NoNewPrivs", "/proc/self/status"])
+    assert filters.stdout.split() == ["NoNewPrivs:", "1", "Seccomp:", "2"]
+
+
 async def test_too_many_processes_are_stopped(docker):
     sandbox = docker.create(EnvironmentContract(limits=Limits(num_processes=8, tool_timeout_seconds=5)))
     await sandbox.start()
@@ -95,7 +104,7 @@ async def test_the_record_says_what_was_found_inside(sandbox, backend):
     assert "kernel inside" in record.isolation
     assert "67108864 seen inside" in record.applied["disk"]
     assert record.applied["network"].endswith("seen inside: lo")
-    assert record.applied["signals to process 1"] == "denied by a filter"
+    assert record.applied["system calls"].startswith("bubblewrap's filter and no signals to process 1")
     assert record.contract_hash == CONTRACT.contract_hash
 
 

@@ -166,14 +166,15 @@ def test_names_and_labels_of_a_launch_are_its_own():
 
 
 GOOD = {"uid": "64717", "CapEff": "0000", "CapBnd": "0", "NoNewPrivs": "1", "writable": "", "closed": "",
-        "workspace_bytes": "65536"}  # fmt: skip
+        "filtered": "1", "workspace_bytes": "65536"}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
         ({"uid": "0"}, "uid 0"), ({"CapEff": "a80425fb"}, "capabilities"), ({"CapBnd": "1"}, "capabilities"),
-        ({"NoNewPrivs": "0"}, "privileges"), ({"writable": "/etc"}, "/etc can be written"),
+        ({"NoNewPrivs": "0"}, "privileges"), ({"filtered": "0"}, "no filter"),
+        ({"writable": "/etc"}, "/etc can be written"),
         ({"closed": "/tmp"}, "cannot be written"), ({"workspace_bytes": "99999999"}, "99999999 bytes"),
     ],
 )  # fmt: skip

@@ -1,0 +1,160 @@
+"""Hostile programs in containers of a real engine; skipped where none runs SANDBOX_IMAGE (see test_sandboxes.py)."""
+
+import os
+import shutil
+
+import pytest
+
+from gpu_workers.contracts.enums import Boundary
+from gpu_workers.contracts.seams import WorkerError
+from gpu_workers.contracts.tasks import EnvironmentContract, Limits
+from gpu_workers.sandboxes.backends import load_choice, make_backend
+from gpu_workers.sandboxes.host import HostPolicy
+
+LIMITS = Limits(
+    tool_timeout_seconds=8, memory_bytes=128 * 2**20, disk_bytes=8 * 2**20, num_processes=24, output_bytes=4000
+)
+
+# Every stream of process 1 that can be opened is written to: a forged answer, as far as the policy can make one.
+FORGE = """
+import os
+try:
+    names = os.listdir("/proc/1/fd")
+except PermissionError:
+    names = []
+for name in names:
+    try:
+        fd = os.open("/proc/1/fd/" + name, os.O_WRONLY | os.O_NONBLOCK)
+        os.write(fd, b"\\0" * 24)
+        print("wrote", name)
+    except OSError:
+        pass
+"""
+REACH = """
+import socket
+for family, address in (
+    (socket.AF_INET, ("127.0.0.1", 22)), (socket.AF_INET, ("1.1.1.1", 443)), (socket.AF_INET6, ("::1", 22)),
+    (socket.AF_UNIX, "/var/run/docker.sock"), (socket.AF_UNIX, "\\0/tmp/.X11-unix/X0"),
+):
+    try:
+        socket.socket(family).connect(address)
+        print("reached", address)
+    except OSError:
+        pass
+"""
+TOUCH = """
+import os
+for path in ("/x", "/etc/x", "/usr/x", "/usr/bin/python3", "/proc/sys/kernel/core_pattern", "/proc/1/mem",
+             "/sys/kernel/uevent_helper", "/sys/fs/cgroup/cgroup.procs", "/dev/mem", "/dev/kmsg"):
+    try:
+        os.close(os.open(path, os.O_WRONLY | (os.O_CREAT if path.endswith("/x") else 0)))
+        print("opened", path)
+    except OSError:
+        pass
+def device():
+    os.mknod("/tmp/n", 0o60600, 0x801)
+    os.close(os.open("/tmp/n", os.O_RDONLY))
+for name, call in (("setuid", lambda: os.setuid(0)), ("chroot", lambda: os.chroot("/tmp")), ("device", device)):
+    try:
+        call()
+        print("was allowed to", name)
+    except OSError:
+        pass
+"""
+NAMESPACES = """
+import ctypes
+libc = ctypes.CDLL(None)
+for flag in (0x10000000, 0x20000000, 0x40000000, 0x00020000):
+    if libc.unshare(flag) == 0 and flag != 0x10000000:
+        print("unshared", hex(flag))
+if libc.mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0:
+    print("mounted")
+if libc.ptrace(16, 1, 0, 0) == 0:
+    print("attached to process 1")
+"""
+
+
+SPREAD = """
+import os, time
+for _ in range(6):
+    if os.fork() == 0:
+        x = b"x" * (40 * 2**20)
+        break
+time.sleep(6)
+"""
+
+
+BOMB = """
+import os
+while True:
+    try:
+        os.fork()
+    except OSError:
+        pass
+"""
+
+
+@pytest.fixture(params=["docker", "podman"])
+async def sandbox(request):
+    if not os.environ.get("SANDBOX_IMAGE") or not shutil.which(request.param):
+        pytest.skip(f"{request.param}: no SANDBOX_IMAGE, or the program is not on PATH")
+    made = make_backend(load_choice({**os.environ, "SANDBOX_BACKEND": request.param}), HostPolicy()).create(
+        EnvironmentContract(limits=LIMITS)
+    )
+    try:
+        await made.start()
+    except WorkerError as error:
+        if "does not answer" not in str(error):
+            raise
+        pytest.skip(str(error))
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize("program", [REACH, TOUCH, NAMESPACES], ids=["network", "files", "namespaces"])
+async def test_there_is_no_way_out(sandbox, program):
+    done = await sandbox.run_python(program)
+    assert (done.stdout, done.exit_code) == ("", 0), done.stderr
+
+
+async def test_a_forged_answer_is_never_taken_for_the_servers(sandbox):
+    try:
+        done = await sandbox.run_python(FORGE)
+    except WorkerError as error:
+        pytest.fail(f"a way out of a bad score: {error}")
+    if done.exit_code == 0:
+        assert done.stdout == ""
+        assert (await sandbox.exec(["echo", "mine"])).stdout == "mine\n"
+        return
+    assert "wrote to the worker's stream" in done.stderr
+    with pytest.raises(WorkerError) as refused:
+        await sandbox.exec(["true"])
+    assert refused.value.boundary is Boundary.POLICY
+    assert await sandbox.files() == {}
+
+
+async def test_process_1_outlives_what_is_sent_to_it(sandbox):
+    await sandbox.exec(["sh", "-c", "kill -9 1; kill -STOP 1; kill -9 -1"])
+    assert (await sandbox.exec(["echo", "here"])).stdout == "here\n"
+
+
+async def test_bombs_end_at_their_limit(sandbox):
+    memory = await sandbox.run_python("x = []\nwhile True:\n    x.append(bytearray(2**20))")
+    assert memory.exit_code != 0
+    spread = await sandbox.run_python(SPREAD)
+    assert spread.limit_hit == "memory" and spread.duration_seconds < 5
+    disk = await sandbox.exec(["sh", "-c", "head -c 100000000 /dev/zero > big"])
+    assert disk.exit_code != 0 and disk.limit_hit == "disk"
+    assert (await sandbox.exec(["sh", "-c", "rm big; echo free"])).stdout == "free\n"
+
+
+async def test_a_daemon_is_gone_after_its_call(sandbox):
+    await sandbox.exec(["sh", "-c", "setsid sh -c 'sleep 1; echo late > late' >/dev/null 2>&1 & echo started"])
+    await sandbox.exec(["sleep", "1.5"])
+    assert await sandbox.files() == {}
+
+
+async def test_a_fork_bomb_ends_with_its_call(sandbox):
+    """gVisor keeps no limit of processes of its own: there the bomb may reach another limit, or end the container."""
+    done = await sandbox.run_python(BOMB)
+    assert done.exit_code != 0 and (done.limit_hit in ("processes", "memory") or done.timed_out)
