@@ -1,76 +1,16 @@
-"""A plane whose verify worker answers in this process, with real sandboxes, and a suite of weakly tested functions."""
+"""A measurement plane with real sandboxes."""
 
 import asyncio
-from collections import deque
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from apps.runs.services.reports import ingest_report
 from apps.tasks.measurements import messaging
-from apps.tasks.measurements.models import VerifierMeasurement
-from apps.tasks.measurements.services import request_measurement
-from apps.tasks.models import Suite
-from apps.tasks.services import apply_checks, import_suite
-from apps.tasks.suites.human_eval import LIMITS, PROGRAM
-from gpu_workers import jobs, measure_jobs
-from gpu_workers.contracts.enums import Split, VerifierKind
-from gpu_workers.contracts.groups import jsonable
-from gpu_workers.contracts.measurements import MeasureJob
-from gpu_workers.contracts.messages import Report, TaskCheck
+from gpu_workers import jobs
+from gpu_workers.contracts.enums import VerifierKind
 from gpu_workers.contracts.seams import WorkerError
-from gpu_workers.contracts.tasks import EnvironmentContract, Message, VerifierSpec
 from gpu_workers.settings import load_settings
-from tests.support.evaluations import committed
-from tests.unit.apps.tasks.conftest import make_definition, make_task
-
-
-@dataclass
-class Plane:
-    """Messages to the verify worker are kept; `work` answers them."""
-
-    suite: Suite
-    sent: deque[MeasureJob] = field(default_factory=deque)
-    reports: list[Report] = field(default_factory=list)
-
-    def request(self, by: Any = None, **options: Any) -> VerifierMeasurement:
-        with committed():
-            return request_measurement(suite=self.suite, by=by, options=options)
-
-    def work(self) -> None:
-        while self.sent:
-            measure_jobs.measure_tasks(jsonable(self.sent.popleft()))
-            with committed():
-                assert ingest_report(jsonable(self.reports[-1])) == "stored"
-
-    def measure(self, **options: Any) -> VerifierMeasurement:
-        measurement = self.request(**options)
-        self.work()
-        measurement.refresh_from_db()
-        return measurement
-
-
-def function_task(key: str, split: Split, *, body: str = "    if a > b:\n        return a\n    return b\n") -> Any:
-    prompt = f'def larger(a: int, b: int) -> int:\n    """The larger one: {key} <b>."""\n'
-    test = "def check(candidate):\n    assert candidate(3, 2) == 3\n"
-    return make_task(
-        key, f"secret {key}" if split is Split.HELDOUT else key, split,
-        contract=EnvironmentContract(limits=LIMITS),
-        verifier=VerifierSpec(
-            kind=VerifierKind.PROGRAM, program=PROGRAM,
-            expected={"prompt": prompt, "entry_point": "larger", "test": test},
-        ),
-        reference=[Message(role="assistant", content=f"```python\n{prompt}{body}```")],
-    )  # fmt: skip
-
-
-def imported(project: Any, tasks: Any, **changes: Any) -> Suite:
-    suite = import_suite(project=project, definition=make_definition(**changes), tasks=tasks, by=None)
-    apply_checks(suite_id=suite.pk, checks=[TaskCheck(task_id=str(task.pk), ok=True) for task in suite.tasks.all()])
-    suite.refresh_from_db()
-    return suite
+from tests.support.measurements import Plane, function_tasks, imported
 
 
 @pytest.fixture
@@ -79,8 +19,7 @@ def plane(project, sent, settings, tmp_path: Path, monkeypatch) -> Plane:
         asyncio.run(jobs.sandbox_backend().probe())
     except WorkerError as error:
         pytest.skip(str(error))
-    tasks = [function_task("t1", Split.TRAIN), function_task("h1", Split.HELDOUT)]
-    made = Plane(imported(project, tasks, slug="functions", verifier_kind=VerifierKind.PROGRAM))
+    made = Plane(imported(project, function_tasks(), slug="functions", verifier_kind=VerifierKind.PROGRAM))
     monkeypatch.setattr(messaging, "send_job", made.sent.append)
     worker = load_settings({"RATCHET_HOME": str(tmp_path), "OBJECT_STORE_URL": settings.OBJECT_STORE_URL})
     monkeypatch.setattr(jobs, "settings", lambda: worker)

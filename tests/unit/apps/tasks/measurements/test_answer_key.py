@@ -13,8 +13,8 @@ from gpu_workers.contracts.enums import Split, VerifierKind
 from gpu_workers.contracts.tasks import Message, ToolSpec, VerifierSpec
 from ratchet.problems import Problem
 from tests.support.evaluations import committed
+from tests.support.measurements import Plane, imported
 from tests.unit.apps.tasks.conftest import make_task
-from tests.unit.apps.tasks.measurements.conftest import Plane, imported
 from tests.unit.apps.tasks.suites.test_bfcl_corrections import write
 
 TOOL = ToolSpec(name="f", parameters={"type": "object", "properties": {"a": {"type": "integer"}}})

@@ -6,7 +6,7 @@ from django.test import Client
 from apps.audit.models import AuditEvent
 from apps.tasks.measurements.models import MeasuredCandidate
 from tests.support.evaluations import committed
-from tests.unit.apps.tasks.measurements.conftest import Plane
+from tests.support.measurements import Plane
 
 CHOICES = {"per_task": 6, "num_inputs": 40}
 

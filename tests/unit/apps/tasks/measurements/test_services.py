@@ -17,8 +17,8 @@ from gpu_workers.contracts.measurements import TaskMeasured, TasksMeasured
 from gpu_workers.contracts.messages import Report
 from ratchet.problems import Problem
 from tests.support.evaluations import committed
+from tests.support.measurements import Plane, imported
 from tests.unit.apps.tasks.conftest import make_task
-from tests.unit.apps.tasks.measurements.conftest import Plane, imported
 
 
 def test_end_to_end_through_a_real_sandbox(plane: Plane, engineer):

@@ -1,0 +1,59 @@
+"""A verifier measured and read in the browser, down to a false pass, with a worker that answers in this process."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from apps.tasks.measurements import messaging
+from gpu_workers import jobs
+from gpu_workers.contracts.enums import VerifierKind
+from gpu_workers.contracts.seams import WorkerError
+from gpu_workers.settings import load_settings
+from tests.support.measurements import Plane, function_tasks, imported
+from tests.support.worlds import World, make_world
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def world(server, settings, tmp_path, monkeypatch) -> World:
+    """The worker runs in a thread, as Playwright keeps a loop in this one."""
+    run = asyncio.run
+    with_thread = ThreadPoolExecutor(max_workers=1)
+    monkeypatch.setattr(asyncio, "run", lambda coroutine: with_thread.submit(run, coroutine).result())
+    try:
+        asyncio.run(jobs.sandbox_backend().probe())
+    except WorkerError as error:
+        pytest.skip(str(error))
+    worker = load_settings({"RATCHET_HOME": str(tmp_path), "OBJECT_STORE_URL": settings.OBJECT_STORE_URL})
+    monkeypatch.setattr(jobs, "settings", lambda: worker)
+    jobs.load_task.cache_clear()
+    return make_world()
+
+
+@pytest.fixture
+def plane(world, monkeypatch) -> Plane:
+    monkeypatch.setattr("apps.tasks.checks.app.send_task", lambda *_, **__: None)
+    kind = VerifierKind.PROGRAM
+    made = Plane(imported(world.project, function_tasks(), slug="functions", verifier_kind=kind))
+    monkeypatch.setattr(messaging, "send_job", made.sent.append)
+    monkeypatch.setattr(jobs, "reporter", lambda: type("Reporter", (), {"send": lambda _, r: made.reports.append(r)})())
+    return made
+
+
+def test_a_verifier_is_measured_followed_and_opened_down_to_a_false_pass(world, plane, sign_in):
+    visit = sign_in(world.engineer)
+    visit.go(f"/suites/{plane.suite.pk}/")
+    visit.page.click("text=About this measurement")
+    visit.page.click("text=Measure the verifier")
+    visit.until("document.querySelector('[data-progress] progress')")
+    plane.work()
+    visit.until("document.body.textContent.includes('By kind of change')")
+    visit.page.click("text=All")
+    visit.until("document.querySelector('#list').textContent === 'Every candidate'")
+    visit.page.click("tr:has-text('t1') >> text=open")
+    visit.until("location.pathname.startsWith('/measured/')")
+    assert "What was changed" in visit.page.inner_text("main")
+    assert "secret" not in visit.page.content()
+    assert visit.refused() == []
