@@ -4,6 +4,7 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib.auth.decorators import login_required
+from django.db.models import Sum
 from django.http import HttpRequest, HttpResponse
 
 from apps.accounts.permissions import Permission, has_permission
@@ -38,6 +39,7 @@ def suite_verifier(request: HttpRequest, pk: UUID) -> HttpResponse:
         failed=newest if newest and newest.state == MeasurementState.FAILED else None,
         not_measured=list(ready.tasks.exclude(error="").select_related("task")[:_NOT_MEASURED_SHOWN]) if ready else [],
         others=_others(user, suite.pk, suite.project_id), is_key=bool(ready and ready.method == Method.ANSWER_KEY),
+        num_possible=ready.tasks.aggregate(all=Sum("num_possible"))["all"] if ready else 0,
         corrections=_corrections(ready) if ready else [],
         measures=has_permission(user, Permission.EVALUATION_CREATE, suite.project),
     )  # fmt: skip

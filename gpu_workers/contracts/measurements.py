@@ -30,7 +30,8 @@ class MeasureJob(msgspec.Struct, frozen=True, kw_only=True):
 
 class CandidateOutcome(msgspec.Struct, kw_only=True):
     """One candidate. `truth`: right | wrong | undecided by the stronger check; `difference` says how it is wrong:
-    value | type | exception | timeout | verdict. `input`, `expected`, `got` are of the first difference, cut."""
+    value | type | exception | timeout | verdict. `input`, `expected`, `got` are of the first difference, cut;
+    of an answer, itself and what its task's own verifier says."""
 
     number: int
     origin: str  # mutation operator, or where an answer comes from

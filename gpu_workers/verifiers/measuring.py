@@ -88,6 +88,7 @@ async def _measure_answers(
         if said.verdict in (Verdict.PASS, Verdict.FAIL):
             outcome.truth = RIGHT if said.verdict == Verdict.PASS else WRONG
             outcome.difference = "" if said.verdict == Verdict.PASS else "verdict"
+        outcome.input = storable(answer)[:MAX_MESSAGE]
         outcome.expected = storable(f"{said.verdict} {said.reason_code}: {said.message}".rstrip(": "))[:MAX_MESSAGE]
         outcomes.append(outcome)
     return TaskMeasured(

@@ -19,6 +19,7 @@ from ratchet.idempotency import idempotent
 from ratchet.problems import Problem
 
 _MAX_ROWS = 200
+_MAX_LISTED = 100
 
 
 class MeasurementList(APIView):
@@ -27,9 +28,9 @@ class MeasurementList(APIView):
         responses={200: serializers.MeasurementSerializer(many=True)},
     )
     def get(self, request: Request, pk: str) -> Response:
-        """Measurements of the suite's verifier, newest first, without their rates."""
+        """The newest 100 measurements of the suite's verifier, without their rates."""
         suite = find_suite(request.user, pk)
-        rows = selectors.visible_measurements(request.user).filter(suite=suite)
+        rows = selectors.visible_measurements(request.user).filter(suite=suite)[:_MAX_LISTED]
         return Response(serializers.MeasurementSerializer(rows, many=True).data)
 
     @extend_schema(

@@ -38,7 +38,8 @@ LOST_AFTER = timedelta(minutes=10)  # without any part sent or come back
 def request_measurement(
     *, suite: Suite, by: User | None, options: Mapping[str, Any] | None = None
 ) -> VerifierMeasurement:
-    """Have the suite's verifier measured on mutants. The one under way, or one by the same choices, is the answer.
+    """Have the suite's verifier measured on mutants. The one under way is the answer, or one by the same choices in
+    which no task is missing.
 
     Raises Problem 403 without the right to start measurements, 400 naming an option that is wrong, 409 where the
     suite's tasks do not ask for a function.
@@ -53,7 +54,7 @@ def request_measurement(
     same = suite.measurements.filter(
         state=MeasurementState.READY, method=Method.MUTANTS, options=kept, num_tasks=len(tasks)
     ).first()
-    if same is not None:
+    if same is not None and not same.tasks.exclude(error="").exists():
         return same
     if not asks_for_function(load_bundle(tasks[0])):
         message = "Mutants need tasks that ask for one Python function and bring tests that call it, as HumanEval does."
