@@ -17,7 +17,7 @@ def function(name: str, **properties: dict[str, object]) -> dict[str, object]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A hundred and fifty functions with two tasks each; every tenth task shows another function beside the right one."""
+    """150 functions with two tasks each; every tenth task shows another function beside the right one."""
     (tmp_path / "possible_answer").mkdir()
     for category in bfcl.CATEGORIES:
         questions, answers = [], []
