@@ -15,7 +15,6 @@ from apps.runs.transcripts import episode_tokens, episode_transcript
 from apps.tasks.services import note_heldout_look
 from ratchet.pages import page, reader
 from ratchet.problems import Problem
-from ratchet.tokens import token_texts
 
 
 @login_required
@@ -42,7 +41,7 @@ def episode(request: HttpRequest, pk: UUID) -> HttpResponse:
         record = episode_transcript(found)
     except Problem as problem:
         lost = problem.detail
-    tokens, num_folded, tokens_lost = _tokens(found, arm)
+    tokens, num_folded, tokens_lost = _tokens(found)
     return page(
         request, "episode.html", here="runs", episode=found, group=found.group, run=found.group.run,
         siblings=list(found.group.episodes.order_by("index")), record=record, lost=lost,
@@ -52,31 +51,18 @@ def episode(request: HttpRequest, pk: UUID) -> HttpResponse:
     )  # fmt: skip
 
 
-def _tokens(found: Episode, arm: EvaluationArm | None) -> tuple[list[Any], int, str]:
+def _tokens(found: Episode) -> tuple[list[Any], int, str]:
     """Rows of the token view, how many prompt tokens are folded away, and why there are none."""
     try:
-        arrays = episode_tokens(found)
+        return token_rows(episode_tokens(found))
     except Problem as problem:
         return [], 0, problem.detail
-    base = _base_model(found.group, arm)
-    texts = token_texts(base, arrays["ids"]) if base else None
-    return token_rows(arrays, texts)
 
 
 def _arm(group: Group) -> EvaluationArm | None:
     """The arm that a group of an evaluation belongs to; None for a training group."""
     arms = EvaluationArm.objects.filter(items__group=group)
-    return arms.select_related("evaluation", "policy__base_model", "checkpoint__run__policy__base_model").first()
-
-
-def _base_model(group: Group, arm: EvaluationArm | None) -> str:
-    """Slug of the model whose tokenizer the ids belong to; empty where it cannot be told."""
-    if group.run is not None:
-        return group.run.policy.base_model.slug
-    if arm is None:
-        return ""
-    policy = arm.policy or (arm.checkpoint.run.policy if arm.checkpoint else None)
-    return policy.base_model.slug if policy else ""
+    return arms.select_related("evaluation", "policy", "checkpoint__run").first()
 
 
 def _note_look(request: HttpRequest, found: Group) -> None:

@@ -10,6 +10,7 @@ from apps.evaluations.statistics import clustered_mean
 from apps.promotions.models import Gate
 from apps.promotions.report import GateReport
 from apps.runs.models import Batch, Checkpoint, Run
+from gpu_workers.contracts.runspec import parse_run_spec
 
 _ROLES = ("incumbent", "candidate")
 _BASELINE_ALPHA = 0.025  # 95 % two-sided; not gating
@@ -125,7 +126,8 @@ def _reported(gate: Gate, candidate: ArmResult) -> list[dict[str, Any]]:
     checkpoint = run.checkpoints.filter(version=version).first()
     if checkpoint is None:
         return rows
-    note = "greedy, on the dev split"
+    temperature = parse_run_spec(run.spec).evaluation.temperature
+    note = f"{f'sampled at temperature {temperature:g}' if temperature else 'greedy'}, on the dev split"
     rows.append(
         _row(
             f"Dev success, step {checkpoint.version}",

@@ -77,9 +77,9 @@ def conversation(record: EpisodeRecord, episode: Episode) -> list[Turn]:
     return turns
 
 
-def token_rows(arrays: dict[str, list[Any]], texts: list[str] | None) -> tuple[list[TokenRow], int, str]:
+def token_rows(arrays: dict[str, list[Any]]) -> tuple[list[TokenRow], int, str]:
     """Tokens in rows that alternate between sampled and given; most of the prompt is folded away."""
-    ids, mask = arrays["ids"], arrays["mask"]
+    ids, mask, texts = arrays["ids"], arrays["mask"], arrays["texts"]
     first = next((i for i, flag in enumerate(mask) if flag), len(ids))
     start = max(0, first - _FOLDED)
     names = {version: f"v{'abcd'[n % 4]}" for n, version in enumerate(_versions(arrays))}
@@ -87,7 +87,7 @@ def token_rows(arrays: dict[str, list[Any]], texts: list[str] | None) -> tuple[l
         (bool(mask[i]), _cell(i, texts[i] if texts else str(ids[i]), arrays, names)) for i in range(start, len(ids))
     ]
     rows = [TokenRow(sampled, [cell for _, cell in run]) for sampled, run in groupby(cells, key=lambda pair: pair[0])]
-    return rows, start, "" if texts else "The tokenizer is not on this machine: ids are shown instead of text."
+    return rows, start, "" if texts else "The transcript holds no text of tokens: ids are shown instead."
 
 
 def _versions(arrays: dict[str, list[Any]]) -> list[int]:

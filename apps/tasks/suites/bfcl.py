@@ -19,7 +19,7 @@ CATEGORIES = ("simple_python", "multiple", "live_simple")
 MAX_PROMPT_CHARACTERS = 750
 MAX_GOLD_CHARACTERS = 200
 HELDOUT_SHARE = 0.35  # of the functions
-DEV_TASKS = 48
+DEV_TASKS = 96
 REGRESSION_TASKS = 32
 PARTIAL_CREDIT = {"partial_credit": True}
 

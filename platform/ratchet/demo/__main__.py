@@ -75,7 +75,7 @@ def _train_and_judge(demo: Demo, only: str | None, results: _Results) -> None:
         print("Run A: asynchronous RL with tools in sandboxes", flush=True)
         demo.channel(plan.TOOL_PROJECT, "prompted")
         run = demo.wait_run(demo.submit(plan.TOOL_PROJECT, plan.TOOL_RL, "tool-rl"))
-        tool_gate = demo.open_gate(plan.TOOL_PROJECT, "toolbox", run["result"], run["id"], [])
+        tool_gate = demo.open_gate(plan.TOOL_PROJECT, "toolbox", run["result"], run["id"])
     if only != "tools":
         print("Run B: the supervised baseline trains while the gate is evaluated", flush=True)
         sft = demo.submit(plan.CALL_PROJECT, plan.CALL_SFT, "call-sft")
@@ -93,7 +93,10 @@ def _function_calling(demo: Demo, sft: str, results: _Results) -> None:
     rl_id = demo.submit(plan.CALL_PROJECT, {**plan.CALL_RL, "policy": supervised}, "call-rl")
     more_id = demo.submit(plan.CALL_PROJECT, {**plan.CALL_SFT_MORE, "policy": supervised}, "call-sft-more")
     rl, more = demo.wait_run(rl_id), demo.wait_run(more_id)
-    gate = demo.open_gate(plan.CALL_PROJECT, "bfcl", rl["result"], rl["id"], ["prompted", more["result"]])
+    gate = demo.open_gate(
+        plan.CALL_PROJECT, "bfcl", rl["result"], rl["id"],
+        baselines=["prompted", more["result"]], sampling=plan.CALL_GATE_SAMPLING,
+    )  # fmt: skip
     _judged(demo, gate, results)
 
 
@@ -105,7 +108,7 @@ def _judged(demo: Demo, gate_id: str, results: _Results) -> None:
 
 
 def _table(url: str, results: _Results) -> None:
-    print("\nHeld-out success, greedy, 95 % Wilson intervals")
+    print("\nHeld-out success with 95 % Wilson intervals: tool use greedy, function calling at temperature 1")
     print(f"  {'project':18} {'policy':44} {'success':>8} {'interval':>16} {'n':>5}")
     for project, arm in results.rows:
         low, high = arm["low"], arm["high"]

@@ -1,5 +1,6 @@
 """The steps of the demo, each repeatable: what is there already is used, what is missing is made."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ratchet.demo import plan
@@ -61,15 +62,25 @@ class Demo:
             raise DemoError(f"run {run['number']} {run['state']}: {run['status_code']} {run['status_message']}")
         return run
 
-    def open_gate(self, project: str, suite: str, candidate: str, run_id: str, baselines: list[str]) -> str:
-        """Incumbent, candidate and the simpler policies beside them, interleaved on the held-out split, greedy."""
+    def open_gate(
+        self,
+        project: str,
+        suite: str,
+        candidate: str,
+        run_id: str,
+        *,
+        baselines: Sequence[str] = (),
+        sampling: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Incumbent, candidate and simpler policies beside them, interleaved on held-out tasks; by default greedy."""
         body = {
             "project": project,
             "channel": "production",
             "candidate": candidate,
             "suite": suite,
-            "baselines": baselines,
+            "baselines": list(baselines),
             "run": run_id,
+            **({"sampling": dict(sampling)} if sampling else {}),
         }
         gate = self.engineer.create("gates/", body, f"demo-gate-{run_id}")
         return str(gate["id"])

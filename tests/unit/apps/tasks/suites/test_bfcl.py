@@ -17,15 +17,15 @@ def function(name: str, **properties: dict[str, object]) -> dict[str, object]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Sixty functions with two tasks each; every tenth task shows another function beside the right one."""
+    """150 functions with two tasks each; every tenth task shows another function beside the right one."""
     (tmp_path / "possible_answer").mkdir()
     for category in bfcl.CATEGORIES:
         questions, answers = [], []
-        for index in range(40):
+        for index in range(100):
             number = index // 2
             functions = [function(f"{category}.f{number}", a={"type": "integer"})]
             if index % 10 == 0:
-                functions.append(function(f"{category}.f{(number + 7) % 20}", a={"type": "integer"}))
+                functions.append(function(f"{category}.f{(number + 7) % 50}", a={"type": "integer"}))
             row = {"id": f"{category}_{index}", "function": functions}
             questions.append({**row, "question": [[{"role": "user", "content": f"Do {index}."}]]})
             answers.append({"id": row["id"], "ground_truth": [{f"{category}.f{number}": {"a": [index]}}]})
