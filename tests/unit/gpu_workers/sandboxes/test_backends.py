@@ -15,9 +15,7 @@ def test_bubblewrap_is_what_there_is_without_a_word():
     assert isinstance(make_backend(BackendChoice(), HostPolicy()), BubblewrapBackend)
 
 
-@pytest.mark.parametrize(
-    ("name", "runtime"), [("docker", "runsc"), ("podman", "runsc"), ("kubernetes", "gvisor")]
-)
+@pytest.mark.parametrize(("name", "runtime"), [("docker", "runsc"), ("podman", "runsc"), ("kubernetes", "gvisor")])
 def test_a_container_backend_has_gvisor_unless_told_otherwise(name, runtime):
     choice = load_choice({"SANDBOX_BACKEND": name, "SANDBOX_IMAGE": IMAGE})
     assert choice == BackendChoice(BackendName(name), IMAGE, runtime, "ratchet-sandboxes")
