@@ -8,6 +8,7 @@ tests on the reference to learn what it is called with, mutates that by type and
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import math
 import random
@@ -81,7 +82,6 @@ def compare(arguments: dict) -> dict:
         if time.monotonic() > deadline:
             break
         given, wanted = decode(encoded_given, unexpected), decode(encoded_wanted, unexpected)
-        shown = shorten(", ".join(map(repr, given)))  # before the call: the function may change it
         outcome, got = candidate.ask(given, arguments["call_seconds"])
         num_compared += 1
         found = difference(wanted, got) if outcome == "value" else outcome
@@ -91,7 +91,12 @@ def compare(arguments: dict) -> dict:
         num_value += found != "type"
         if first is None or (first["kind"] == "type" and found != "type"):
             got_text = text_of(got) if outcome == "value" else str(got)[:SHOWN]
-            first = {"kind": found, "input": shown, "expected": text_of(wanted), "got": got_text}
+            first = {
+                "kind": found,
+                "input": shorten(", ".join(map(repr, given))),
+                "expected": text_of(wanted),
+                "got": got_text,
+            }
         if candidate.gone:
             break
     candidate.close()
@@ -130,7 +135,7 @@ class Function:
             return "exception", self.problem
         self.candidate.timeout_seconds = seconds
         try:
-            answer = self.function(*given)
+            answer = self.function(*copy.deepcopy(given))  # what it does to its arguments happens to them here too
             encode(answer, refuse)
             return "value", answer
         except NotPlain as error:

@@ -1,6 +1,7 @@
 """Mutants of one function: every place enumerated, none equal to the original or to another, drawn by a seed. Pure."""
 
 import ast
+import contextlib
 import copy
 import random
 import warnings
@@ -8,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpu_workers.verifiers.mutants.operators import Place, variants
+
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,9 @@ def _means(code: str, wanted: str) -> bool:
 
 
 def _parse(code: str) -> ast.Module:
-    with warnings.catch_warnings():  # a docstring may hold "\\d"; Python would warn at every parse
-        warnings.simplefilter("ignore")
-        return ast.parse(code)
+    """The parser of CPython 3.11 may lose count of its depth beside other threads (SystemError): it is asked again."""
+    for _ in range(_ATTEMPTS):
+        with warnings.catch_warnings(), contextlib.suppress(SystemError):
+            warnings.simplefilter("ignore")  # a docstring may hold "\\d"
+            return ast.parse(code)
+    raise MutationError("the parser gave up on the program")

@@ -106,8 +106,14 @@ async def test_functions_that_change_their_argument_are_asked_afresh(backend):
     )
     task = task_of(prompt=prompt, body=body, name="drain", test="def check(c):\n    assert c([1, 2]) == [2, 1]\n")
     check = check_of(task, backend)
-    found = await check.compare(await check.prepare(), "def drain(xs):\n    return xs[::-1]\n")
+    cases = await check.prepare()
+    assert len(cases.cases) == 60 and cases.num_refused == 0, "asked twice with the same"
+    found = await check.compare(cases, "def drain(xs):\n    return xs[::-1]\n")
     assert found.complete and not found.first
+    found = await check.compare(cases, "def drain(xs):\n    return xs[1:][::-1] + xs[:1]\n")
+    assert not found.first, "the same again"
+    found = await check.compare(cases, "def drain(xs):\n    return sorted(xs)\n")
+    assert found.num_value > 10 and found.first["expected"] == "[2, 1]" and found.first["input"] == "[1, 2]"
 
 
 async def test_tests_that_call_nothing_give_no_result(backend):
