@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import random
+import re
 from typing import Any
 
 TEXT = "aZ 9,(.-"
 MAX_ITEMS = 60  # longer sequences are not grown further
 MAX_TEXT = 400
 MAX_NUMBER = 10**9
+OTHERS = 4  # values of the pool that one value becomes
 
 
 def mutate(value: Any, rng: random.Random, pool: list) -> list:
@@ -21,7 +24,7 @@ def mutate(value: Any, rng: random.Random, pool: list) -> list:
         return [not value]
     made = MUTATORS[kind](value, rng, pool) if kind in MUTATORS else []
     others = [other for other in pool if type(other) is kind and other != value]
-    return made + rng.sample(others, min(2, len(others)))
+    return made + rng.sample(others, min(OTHERS, len(others)))
 
 
 def _int(value: int, rng: random.Random, _: list) -> list:
@@ -43,6 +46,11 @@ def _str(value: str, rng: random.Random, pool: list) -> list:
         value[:place] + rng.choice(letters) + value[place + 1 :],
     ]
     made.append("".join(rng.sample(list(value), len(value))))
+    for run in list(re.finditer("[0-9]+", value))[:4]:  # numbers in a text: dates, coordinates, amounts
+        known = [str(other) for other in pool if type(other) is int and other >= 0]
+        near = [str(max(0, int(run[0]) + step)) for step in (-1, 1, 10)] + [str(rng.randint(0, 40))]
+        for digits in [*near, *rng.sample(known, min(2, len(known)))]:
+            made.append(value[: run.start()] + digits.zfill(len(run[0])) + value[run.end() :])
     if " " in value:
         made += [value.replace(" ", "  ", 1), *_words(value, rng, pool)]
     return made
@@ -106,8 +114,24 @@ MUTATORS: dict = {int: _int, float: _float, str: _str, list: _list, tuple: _tupl
 
 
 def pool_of_items(value: Any, pool: list) -> list:
-    """What lies inside a sequence and inside the pool's sequences of its type."""
-    return [item for sequence in [value, *pool] if type(sequence) is type(value) for item in sequence][:200]
+    """What lies inside a sequence and the pool's sequences of its type, and the pool's values of its items' types."""
+    items = [item for sequence in [value, *pool] if type(sequence) is type(value) for item in sequence][:200]
+    kinds = {type(item) for item in value}
+    return items + [other for other in pool if type(other) in kinds]
+
+
+def literals(code: str) -> list:
+    """Numbers and short texts that a program compares with, and the numbers beside them: where answers change."""
+    found: list = []
+    for node in ast.walk(ast.parse(code)):
+        value = node.value if isinstance(node, ast.Constant) else None
+        if type(value) is int:
+            found += [value, value - 1, value + 1, -value]
+        elif type(value) is float:
+            found += [value, value - 0.1, value + 0.1]
+        elif type(value) is str and len(value) <= 20:
+            found.append(value)
+    return list({repr(value): value for value in found}.values())
 
 
 def small(value: Any) -> bool:
@@ -138,8 +162,10 @@ def weight(value: Any) -> float:
     return 1.0
 
 
-def more_inputs(seeds: list, limit: int, seed: str) -> list:
+def more_inputs(seeds: list, limit: int, seed: str, known: list = ()) -> list:  # type: ignore[assignment]
     """At most `limit` argument lists: those of `seeds` first, then one argument changed, then several changes.
+
+    `known`: values that may be put anywhere where one of their type is.
 
     Every seed is changed once before one is changed twice; equal ones are left out, whatever their types' equality.
     """
@@ -155,7 +181,7 @@ def more_inputs(seeds: list, limit: int, seed: str) -> list:
 
     for arguments in seeds[: limit // 2]:
         add(list(arguments))
-    first = [changed for arguments in found[:] for changed in one_step(arguments, found, rng)]
+    first = [changed for arguments in found[:] for changed in one_step(arguments, found, rng, known)]
     rng.shuffle(first)
     room = limit - (limit - len(found)) // 3  # a third is left for what is further away
     for arguments in first[: max(0, room - len(found)) * 2]:
@@ -164,16 +190,16 @@ def more_inputs(seeds: list, limit: int, seed: str) -> list:
     for _ in range(limit * 10):
         if len(found) >= limit or not found:
             break
-        changed = one_step(rng.choice(found), found, rng)
+        changed = one_step(rng.choice(found), found, rng, known)
         if changed:
             add(rng.choice(changed))
     return found
 
 
-def one_step(arguments: list, known: list, rng: random.Random) -> list:
+def one_step(arguments: list, others: list, rng: random.Random, known: list) -> list:
     """Argument lists in which one argument is another."""
     made = []
     for index, value in enumerate(arguments):
-        pool = [other[index] for other in known[:30] if len(other) > index]
+        pool = [other[index] for other in others[:30] if len(other) > index] + list(known)
         made += [[*arguments[:index], changed, *arguments[index + 1 :]] for changed in mutate(value, rng, pool)]
     return made

@@ -17,7 +17,7 @@ from typing import Any
 
 import ratchet_verifier  # type: ignore[import-not-found]  # sdk.py under the name that programs know
 
-from gpu_workers.verifiers.inside.inputs import more_inputs, weight
+from gpu_workers.verifiers.inside.inputs import literals, more_inputs, weight
 from gpu_workers.verifiers.inside.remote import CandidateGone, Handle
 from gpu_workers.verifiers.inside.values import decode, encode
 
@@ -48,7 +48,8 @@ def prepare(arguments: dict) -> dict:
     cases: list = []
     num_refused, size, too_heavy = 0, 0, float("inf")
     reference = open_function(arguments, arguments["reference"])
-    for given in more_inputs(seeds, OVERSHOOT * arguments["num_inputs"], arguments["seed"]):
+    known = literals(arguments["reference"])
+    for given in more_inputs(seeds, OVERSHOOT * arguments["num_inputs"], arguments["seed"], known):
         if time.monotonic() > deadline or size > MAX_TOTAL or len(cases) == arguments["num_inputs"]:
             break
         heavy = weight(given)

@@ -61,6 +61,8 @@ def _nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
     todo: list[ast.AST] = list(reversed(body))
     while todo:
         node = todo.pop()
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue  # a text that stands by itself does nothing
         yield node
         if isinstance(node, ast.JoinedStr | ast.arguments):
             continue

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gpu_workers.verifiers.inside.inputs import MAX_ITEMS, more_inputs, mutate, small, weight
+from gpu_workers.verifiers.inside.inputs import MAX_ITEMS, literals, more_inputs, mutate, small, weight
 
 
 @pytest.mark.parametrize(
@@ -70,3 +70,18 @@ def test_words_stay_words():
 def test_weights():
     assert weight([3, -4, "ab"]) == 3 + 3 + 4 + 2 and weight({"a": 2.5}) == 1 + 1 + 2.5
     assert weight(None) == weight(True) == 1
+
+
+def test_numbers_in_texts_keep_their_width():
+    made = mutate("03-11-2000", random.Random(1), [12])
+    assert {"02-11-2000", "04-11-2000", "03-10-2000", "03-12-2000", "12-11-2000"} <= set(made)
+
+
+def test_what_a_program_compares_with_is_tried():
+    known = literals(
+        "def f(x):\n    'A docstring that is longer than this.'\n    return x > 1.3 or x == 31 or x in 'ab'\n"
+    )
+    assert set(known) == {1.3, 1.3 - 0.1, 1.3 + 0.1, 31, 30, 32, -31, "ab"}
+    made = more_inputs([[[2.0, 4.0]]], 100, "1", known)
+    assert any(1.3 in numbers for (numbers,) in made)
+    assert all(type(item) is float for (numbers,) in made for item in numbers)

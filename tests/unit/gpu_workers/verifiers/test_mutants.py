@@ -41,6 +41,9 @@ def bodies(body: str, head: str = "def f(a, b):\n") -> list[tuple[str, str]]:
         ("return", []),
         ("return None", []),
         ("pass", []),
+        ("'a text by itself'; pass", []),
+        ("a = 1; 'after the docstring'", [("statement", "pass; 'after the docstring'"),
+         ("constant", "a = 2; 'after the docstring'"), ("constant", "a = 0; 'after the docstring'")]),
     ],
 )  # fmt: skip
 def test_operators(body, wanted):
