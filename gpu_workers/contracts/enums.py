@@ -98,6 +98,7 @@ class ToolOutcome(StrEnum):
     TIMED_OUT = "timed_out"
     LIMIT = "limit"  # ended by a limit of its sandbox
     SIGNAL = "signal"  # ended by a signal that no limit sent
+    ENDED_SANDBOX = "ended_sandbox"  # took its sandbox with it, and did so again in a fresh one
 
 
 class GroupOutcome(StrEnum):

@@ -1,4 +1,8 @@
-"""The built-in environment: a task's tools on a sandbox of its own, started when the first call needs it."""
+"""The built-in environment: a task's tools on a sandbox of its own, started when the first call needs it.
+
+A sandbox that ends during a call was ended by the host or by the call. A fresh one is given the episode's calls again:
+if it ends too, the call did it, which is an observation like any other; no policy gets out of a verdict that way.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +13,7 @@ from gpu_workers.contracts.seams import Sandbox, SandboxBackend, WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract, ToolServer, ToolSpec
 from gpu_workers.sandboxes.decoys import Decoys, is_decoy, with_decoys
 from gpu_workers.sandboxes.watch import DecoyWatch
+from gpu_workers.tools.records import ended_by_call
 from gpu_workers.tools.toolbox import ToolBox, ToolError
 
 
@@ -34,24 +39,50 @@ class ToolEnvironment:
         self._sandbox: Sandbox | None = None
         self._toolbox: ToolBox | None = None
         self._closed = False
+        self._made: list[tuple[str, dict[str, Any]]] = []  # calls so far
+        self._ended_by_policy = ""
 
     async def reset(self) -> None:
         """Back to the contract's files: the old sandbox goes, the next call gets a fresh one."""
         await self._drop()
-        self._closed = False
+        self._closed, self._made, self._ended_by_policy = False, [], ""
 
     async def step(self, name: str, arguments: dict[str, Any]) -> ToolCallRecord:
         """Execute one call. Raises WorkerError when no sandbox can be had."""
         if self._closed:
             raise RuntimeError("step after close")
+        if self._ended_by_policy:
+            return ended_by_call(name, arguments, self._ended_by_policy)
         toolbox = await self._ready()
-        call = await toolbox.call(name, arguments)
+        self._made.append((name, arguments))
+        try:
+            call = await toolbox.call(name, arguments)
+        except WorkerError as error:
+            if error.boundary is not Boundary.INFRASTRUCTURE:
+                raise
+            call = await self._again()
         if self._watch is not None:
             call.opened_decoys = self._watch.take()
         return call
 
+    async def _again(self) -> ToolCallRecord:
+        """Make all calls in a fresh sandbox; the record of the last. Raises WorkerError when there is no sandbox."""
+        await self._drop()
+        toolbox = await self._ready()
+        for name, arguments in self._made:
+            try:
+                call = await toolbox.call(name, arguments)
+            except WorkerError as error:
+                if error.boundary is not Boundary.INFRASTRUCTURE:
+                    raise
+                self._ended_by_policy = str(error)
+                return ended_by_call(*self._made[-1], self._ended_by_policy)
+        return call
+
     async def state(self) -> dict[str, bytes]:
-        """Files of the workspace; ends the sandbox's processes."""
+        """Files of the workspace; ends the sandbox's processes. None where the policy has ended its sandbox."""
+        if self._ended_by_policy:
+            return {}
         if self._sandbox is None:
             return {path: text.encode() for path, text in self._contract.files.items()}
         self._end_watch()  # what follows is our own reading

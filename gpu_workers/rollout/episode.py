@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import hashlib
+import logging
 import time
 from dataclasses import dataclass, field
 
 import msgspec
 
-from gpu_workers.contracts.enums import StopReason
+from gpu_workers.contracts.enums import Boundary, StopReason
 from gpu_workers.contracts.groups import EpisodeRecord, ToolCallRecord, TurnRecord, VerdictRecord
 from gpu_workers.contracts.messages import PolicyRef, Sampling
 from gpu_workers.contracts.seams import Environment, FinishedEpisode, RolloutEngine, Verifier, WorkerError
@@ -22,6 +23,7 @@ from gpu_workers.tools.records import cut_short, refused
 from gpu_workers.verifiers.detectors.evaluate import apply_flags, find_flags
 from gpu_workers.verifiers.reference import sees_files
 
+logger = logging.getLogger(__name__)
 OBSERVATION_CHARACTERS = 4000  # of a tool result shown to the policy
 ABORT_SECONDS = 2.0
 
@@ -90,6 +92,10 @@ async def play_episode(setup: EpisodeSetup, environment: Environment, session: T
     except TimeoutError:
         progress.stop_reason = StopReason.ERROR
         blame_deadline(record)
+    except Exception as error:  # the edge: whatever one episode trips over must not take its siblings along
+        logger.exception("episode %s of %s broke its worker", index, setup.request_prefix)
+        progress.stop_reason = StopReason.ERROR
+        blame(record, WorkerError(Boundary.INFRASTRUCTURE, f"the episode broke: {type(error).__name__}: {error}"))
     finally:
         await _clean_up(setup.engine, environment, progress)
     _fill(record, session, progress, environment)

@@ -30,9 +30,16 @@ ABSENT_BY_NAME = (
 DENIED_BY_NUMBER = {
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428, "move_mount": 429,
     "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "pidfd_getfd": 438, "process_madvise": 440,
-    "mount_setattr": 442, "quotactl_fd": 443, "memfd_secret": 447,
+    "mount_setattr": 442, "quotactl_fd": 443, "memfd_secret": 447, "statmount": 457, "listmount": 458,
+    "open_tree_attr": 467,
 }  # fmt: skip
 CLONE3 = 435
+# Calls that change how another process of the same user runs, by the position of the process id: process 1 has that
+# user too, and no episode may end because its policy took the server's limits away. 0 is the caller itself.
+ONLY_ON_ITSELF = {
+    "prlimit64": 0, "sched_setscheduler": 0, "sched_setparam": 0, "sched_setattr": 0, "sched_setaffinity": 0,
+    "setpriority": 1, "ioprio_set": 1, "migrate_pages": 0, "move_pages": 0,
+}  # fmt: skip
 
 
 @lru_cache(maxsize=1)
@@ -65,6 +72,10 @@ def _build(seccomp: Any) -> Any:
             rules.add_rule(action, number)
     for number in DENIED_BY_NUMBER.values():
         rules.add_rule(refuse, number)
+    for name, position in ONLY_ON_ITSELF.items():
+        rules.add_rule(refuse, name, seccomp.Arg(position, seccomp.NE, 0))
+    for name, of_user in (("setpriority", 2), ("ioprio_set", 3)):  # all processes of the user
+        rules.add_rule(refuse, name, seccomp.Arg(0, seccomp.EQ, of_user), seccomp.Arg(1, seccomp.EQ, 0))
     # clone3 hides its flags in memory; libc falls back to clone, whose flags can be looked at.
     rules.add_rule(absent, CLONE3)
     for flag in NAMESPACE_FLAGS:

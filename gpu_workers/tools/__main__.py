@@ -125,7 +125,6 @@ async def _try(
         await sandbox.start()
         box = ToolBox(sandbox, specs, contract.limits.output_bytes, servers=servers)
         await box.set_up()
-        await box.open_servers()
         for text in calls:
             name, _, rest = text.strip().partition(" ")
             record = await box.call(name, json.loads(rest or "{}"))

@@ -16,6 +16,5 @@ async def check_tools(task: TaskBundle, backend: SandboxBackend) -> None:
         await sandbox.start()
         toolbox = ToolBox(sandbox, task.tools, task.contract.limits.output_bytes, servers=task.tool_servers)
         await toolbox.set_up()
-        await toolbox.open_servers()
     finally:
         await sandbox.close()

@@ -6,6 +6,7 @@ from typing import Any
 from gpu_workers.contracts.enums import ToolOutcome
 from gpu_workers.contracts.groups import ToolCallRecord
 from gpu_workers.contracts.seams import ExecResult
+from gpu_workers.verifiers.results import storable
 
 MAX_ERROR = 500
 MAX_STREAM = 4000  # characters kept of stdout, of stderr
@@ -16,12 +17,12 @@ MAX_KEPT_TEXT = 1000
 def refused(name: str, arguments: Any, problem: str, *, invalid: bool = True) -> ToolCallRecord:
     """A call that was not executed; not `invalid` where it fits the schema and only its value is impossible."""
     return ToolCallRecord(
-        name=name[:200],
+        name=storable(name[:200]),
         arguments=bounded_arguments(arguments),
-        result=f"Error: {problem}",
+        result=storable(f"Error: {problem}"),
         ok=False,
         invalid=invalid,
-        error=problem[:MAX_ERROR],
+        error=storable(problem)[:MAX_ERROR],
         outcome=ToolOutcome.REFUSED,
     )
 
@@ -35,6 +36,19 @@ def cut_short(name: str, arguments: Any, seconds: float) -> ToolCallRecord:
         error=f"the episode's time for tools was over after {seconds:.1f} s of this call",
         duration_seconds=seconds,
         outcome=ToolOutcome.TIMED_OUT,
+    )
+
+
+def ended_by_call(name: str, arguments: Any, why: str) -> ToolCallRecord:
+    """A call that ends its sandbox each time it is made: the policy's doing, told to it like any other failure."""
+    problem = f"the call ended the sandbox, twice: {why}. No further call can be made"
+    return ToolCallRecord(
+        name=name,
+        arguments=bounded_arguments(arguments),
+        result=f"Error: {problem}",
+        ok=False,
+        error=storable(problem)[:MAX_ERROR],
+        outcome=ToolOutcome.ENDED_SANDBOX,
     )
 
 
@@ -62,15 +76,11 @@ def finished(name: str, done: ExecResult, text: str, *, problem: str = "", keep_
     )
 
 
-def storable(text: str) -> str:
-    """Programs print NUL characters; no prompt, document or database takes them."""
-    return text.replace("\0", "\ufffd")
-
-
 def bounded_arguments(arguments: Any) -> dict[str, Any]:
     """Arguments as they are where that is short enough, else with long texts cut; always JSON."""
     if not isinstance(arguments, dict):
         return {}
+    arguments = storable(arguments)
     try:
         if len(json.dumps(arguments, allow_nan=False)) <= MAX_ARGUMENTS:
             return arguments

@@ -37,7 +37,7 @@ class ToolBox:
         self._servers = {server.name: McpSession(sandbox, server, tools) for server in servers}
 
     async def set_up(self) -> None:
-        """Once, after the sandbox has started: every tool's setup; servers whose program the policy might change later.
+        """Once, after the sandbox has started and before the policy can change anything: setups and MCP servers.
 
         Raises WorkerError(ENVIRONMENT) where one fails.
         """
@@ -48,13 +48,6 @@ class ToolBox:
                 if not record.ok:
                     message = f"setup of tool {tool.spec.name!r}: {record.error}"
                     raise WorkerError(Boundary.ENVIRONMENT, message, retryable=False)
-
-        for server in self._servers.values():
-            if server.server.command:
-                await server.open()
-
-    async def open_servers(self) -> None:
-        """Start every MCP server now instead of with its first call. Raises WorkerError(ENVIRONMENT)."""
         for server in self._servers.values():
             await server.open()
 

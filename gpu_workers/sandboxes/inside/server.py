@@ -75,6 +75,8 @@ class Call:
         pid = os.fork()
         if pid == 0:
             self.channel.close()
+            for fd in (out_read, err_read):  # they share this process's O_NONBLOCK: cleared, it would wait for ever
+                os.close(fd)
             self.services.keep_only(self.service)
             be_child(self.request, out_write, err_write)
         os.close(out_write)
