@@ -43,6 +43,7 @@ class VerifierRunner:
         self._broken: VerifierResult | None = None
         self._blaming = asyncio.Lock()
         self._reference_passed_at = float("-inf")  # start of the last run of the reference that passed
+        self._reference_agrees: bool | None = None  # with itself, in `repeats` runs; None: not tried
 
     async def verify(self, task: TaskBundle, episode: FinishedEpisode) -> VerifierResult:
         """A sound result, whatever the verifier does. Never raises for what happens inside it."""
@@ -53,6 +54,8 @@ class VerifierRunner:
             if results[-1].verdict in UNSCORED_VERDICTS:
                 break  # more runs would only cost more time
         result = agreed(results)
+        if result.verdict is Verdict.QUARANTINED and await self._agrees_on_the_reference(task):
+            result = unsteady(results)
         return replace(result, verifier_hash=self.hash, duration_seconds=time.monotonic() - started)
 
     async def _judge(self, task: TaskBundle, episode: FinishedEpisode) -> VerifierResult:
@@ -92,6 +95,18 @@ class VerifierRunner:
         message = f"the check works on the reference, but the answer broke it: {problem}"
         return failed(problem.if_candidate, message[:MAX_MESSAGE], evidence=evidence)
 
+    async def _agrees_on_the_reference(self, task: TaskBundle) -> bool:
+        """Whether `repeats` runs on the reference give one score, so that runs that differ are the answer's doing."""
+        async with self._blaming:
+            if self._reference_agrees is None:
+                try:
+                    reference = await reference_episode(task, self.backend)
+                    results = [await self._attempt(task, reference) for _ in range(self.spec.repeats)]
+                except (TaskError, NoResult, WorkerError):
+                    return False
+                self._reference_agrees = agreed(results).verdict is Verdict.PASS
+            return self._reference_agrees
+
     async def _try_reference(self, task: TaskBundle, problem: NoResult) -> VerifierResult | None:
         """None when the reference passes; else why there is no verdict. A verifier found broken stays so."""
         reason = problem.reason if problem.reason.startswith("VERIFIER_") else ReasonCode.VERIFIER_NO_RESULT
@@ -130,3 +145,13 @@ def agreed(results: Sequence[VerifierResult]) -> VerifierResult:
         return results[0]
     seen = [f"{result.verdict} {result.score:g} {result.reason_code}" for result in results]
     return quarantined(f"{len(results)} runs disagree: {', '.join(seen)}", evidence={"runs": seen})
+
+
+def unsteady(results: Sequence[VerifierResult]) -> VerifierResult:
+    """The fail of an answer on which runs disagree though the verifier is steady: it earns its lowest score."""
+    worst = min(results, key=lambda result: (result.verdict is Verdict.PASS, result.score))
+    reason = ReasonCode.WRONG_ANSWER if worst.verdict is Verdict.PASS else ReasonCode(worst.reason_code)
+    message = f"the check is steady on the reference, but this answer passes it only at times: {worst.message}"
+    seen = [f"{result.verdict} {result.score:g} {result.reason_code}" for result in results]
+    score = min(result.score for result in results if result.score is not None)
+    return failed(reason, message[:MAX_MESSAGE], score=score, evidence={"runs": seen})
