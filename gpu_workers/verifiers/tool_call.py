@@ -1,5 +1,6 @@
 """Verifier of structured function calls: the answer's text must be exactly the expected calls."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,8 @@ class ToolCallVerifier:
     """Exact match against `expected`: a list of {function: {parameter: [accepted values]}}, in any order.
 
     Partial credit (config `partial`): .1 for calls that parse, .2 + .5 × share of right arguments for the right
-    function, 1 only for an exact match. It never turns a fail into a pass.
+    function, 1 only for an exact match. It never turns a fail into a pass. Too many calls of which several are of one
+    function are no answer: FORMAT_INVALID.
     """
 
     def __init__(self, spec: VerifierSpec) -> None:
@@ -45,6 +47,10 @@ class ToolCallVerifier:
         return self._compare(bound, schemas)
 
     def _compare(self, calls: Sequence[tuple[str, dict[str, Any]]], schemas: Mapping[str, Any]) -> VerifierResult:
+        if sprayed := self._called_too_often(calls):
+            message = f"{sprayed!r} is called again and again: one answer is wanted, not several to choose from"
+            evidence = {"problem": "repeated_function", "expected": len(self.expected), "got": len(calls)}
+            return failed(ReasonCode.FORMAT_INVALID, message, evidence=evidence)
         if len(calls) != len(self.expected):
             evidence = {"problem": "wrong_count", "expected": len(self.expected), "got": len(calls)}
             message = f"wrong_count: {len(self.expected)} calls expected, got {len(calls)}"
@@ -58,6 +64,12 @@ class ToolCallVerifier:
         message = f"{first['problem']}{where}: expected {first['expected']!r}, got {first['got']!r}"
         score = self._credit(sum(pair.credit for pair in pairs) / len(pairs))
         return failed(ReasonCode.WRONG_ANSWER, message[:500], score=score, evidence={"problems": problems[:20]})
+
+    def _called_too_often(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> str:
+        """A function called more than once and more often than expected, in an answer of too many calls; else empty."""
+        counts, wanted = Counter(name for name, _ in calls), Counter(call.name for call in self.expected)
+        excess = len(calls) > len(self.expected)
+        return next((name for name, count in counts.items() if excess and count > max(1, wanted[name])), "")
 
     def _credit(self, credit: float) -> float:
         return max(PARSED_SCORE, credit) if self.partial else 0.0
