@@ -64,7 +64,7 @@ class ScriptVerifier:
         limits = msgspec.structs.replace(
             task.contract.limits, tool_timeout_seconds=task.contract.limits.verify_timeout_seconds
         )
-        environment = {**task.contract.environment, **self.config.environment}
+        environment = {**task.contract.environment, **self.config.environment, "PYTHONNOUSERSITE": "1"}
         granted = task.contract.for_verifier(limits)
         return msgspec.structs.replace(granted, links=links, environment=environment)
 

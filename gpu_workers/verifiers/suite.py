@@ -23,8 +23,9 @@ SUITE_SHARE = 0.8  # of the verifier's time, so that it can still say which test
 # Files by which a candidate would configure the tests or the interpreter. They are never taken, whoever wrote them.
 NEVER_TAKEN = (
     "conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "sitecustomize.py", "usercustomize.py",
-    "*.pth", "*.pyc", "*.so",
+    "*.pth", "*.pyc", "*.so", ".local", ".gitconfig", ".pdbrc", ".pythonrc", ".pydistutils.cfg",
 )  # fmt: skip
+LIBRARIES = frozenset({"pytest", "ratchet_verifier", "gpu_workers"})  # of the check; nobody else's module is one
 _FENCED = re.compile(r"```[A-Za-z0-9_+-]*[ \t]*\n(.*?)```", re.DOTALL)
 _TEST_FILE = re.compile(r"(test_[^/]*|[^/]*_test)\.py\Z")
 MAX_SHOWN = 20
@@ -36,6 +37,8 @@ class SuiteConfig(VerifierConfig, frozen=True, kw_only=True):
     source_root: str = ""  # folder of the workspace from which modules are imported, e.g. src
     isolation: Literal["apart", "shared"] = "apart"  # shared: code of the candidate in the process of the tests
     call_timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=600)] = 5.0  # of one call into the candidate
+    objects: bool = False  # the tests are of classes: operators of the candidate's objects are believed
+    changes_arguments: bool = False  # functions that return something change the tests' lists as well
     partial: bool = False  # a fail earns the share of tests that pass
 
 
@@ -72,7 +75,9 @@ class SuiteVerifier:
             "modules": module_names(taken.files, self.config.source_root),
             "root": self.config.source_root,
             "seconds": SUITE_SHARE * task.contract.limits.verify_timeout_seconds,
-            "call_seconds": self.config.call_timeout_seconds,
+            "timeout_seconds": self.config.call_timeout_seconds,
+            "objects": self.config.objects,
+            "changes_arguments": self.config.changes_arguments,
             "shared": self.config.isolation == "shared",
         }
         return self._read(await run_sandboxed(self.backend, task, SOURCE, arguments), taken)
@@ -110,9 +115,10 @@ def take_files(config: SuiteConfig, tree: Mapping[str, str], episode: FinishedEp
     """What of the workspace and the answer is put beside the tests: nothing that configures or replaces them."""
     files, refused = {}, {}
     for path, data in episode.files.items():
-        name = path.rpartition("/")[2]
-        if any(fnmatch.fnmatch(name.lower(), pattern) for pattern in NEVER_TAKEN):
+        if _configures(path):
             refused[path] = "configures the tests or the interpreter"
+        elif (name := _module_of(path, config.source_root)) in LIBRARIES:
+            refused[path] = f"takes the place of {name}, which the check uses"
         elif path in tree:
             refused[path] = "the suite's own file is used"
         elif any(fnmatch.fnmatch(path, pattern) for pattern in config.take):
@@ -125,10 +131,25 @@ def take_files(config: SuiteConfig, tree: Mapping[str, str], episode: FinishedEp
 
 def module_names(paths: Mapping[str, bytes], root: str) -> list[str]:
     """Top-level modules that the candidate's files make; the standard library's names stay its own."""
+    names = {_module_of(path, root) for path in paths if path.endswith(".py")}
+    return sorted(names - sys.stdlib_module_names - LIBRARIES - {""})
+
+
+def _module_of(path: str, root: str) -> str:
+    """The top-level module that a file belongs to, if imports begin at `root`; empty where it can be none."""
     prefix = root.strip("/") + "/" if root else ""
-    inside = [path[len(prefix) :] for path in paths if path.startswith(prefix) and path.endswith(".py")]
-    names = {path.partition("/")[0].removesuffix(".py") for path in inside}
-    return sorted(names - sys.stdlib_module_names)
+    if not path.startswith(prefix):
+        return ""
+    first, slash, _ = path[len(prefix) :].partition("/")
+    name = first if slash else first.removesuffix(".py")
+    return name if name.isidentifier() else ""
+
+
+def _configures(path: str) -> bool:
+    """Whether a file, or a folder that it lies in, is one by which the tests or the interpreter are configured."""
+    parts = path.lower().split("/")
+    names = {*parts, *(part + ".py" for part in parts)}  # a package does what a module of its name does
+    return any(fnmatch.fnmatch(name, pattern) for name in names for pattern in NEVER_TAKEN)
 
 
 def _checked(result: dict[str, Any]) -> tuple[int, int, Sequence[dict[str, Any]]]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import math
 import os
+import random
 import select
 import signal
 import socket
+import string
 import subprocess
 import sys
 import time
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from gpu_workers.verifiers.inside import sdk, server, values
 from gpu_workers.verifiers.inside.values import ChannelClosed, decode, encode, receive, send
@@ -27,6 +30,16 @@ START = (
 PARENTS = ("gpu_workers", "gpu_workers.verifiers", "gpu_workers.verifiers.inside")
 TAIL = 2000
 ADVICE = '; set config isolation to "shared" for such a suite'
+TRUST = "; a check of classes sets objects: true, in a suite's config or as an argument of open_candidate"
+# Operators and methods that a check hands an expected value to: an object of the candidate could answer as is wished.
+BINARY = frozenset(
+    "add sub mul truediv floordiv mod pow and_ or_ xor lshift rshift matmul".split()  # noqa: SIM905
+)
+TELLING = frozenset({"startswith", "endswith", "issubset", "issuperset", "isdisjoint", "count", "index"})
+ONE_TO_ONE = frozenset({"add", "sub", "mul", "truediv", "xor"})  # another operand gives another result, unless it is 0
+NUM_DECOYS = 4
+RANDOM = random.SystemRandom()  # no seed of the tests makes decoys known, none of theirs is moved on
+MAX_ITEMS = 10_000  # of an object that are looked through for one
 
 
 class CandidateGone(Exception):
@@ -54,7 +67,13 @@ def write_files(files: dict) -> None:
 class Candidate:
     """One process with the candidate's modules. Raises CandidateGone from any use once it is dead."""
 
-    def __init__(self, timeout_seconds: float = 5.0, deadline: float = float("inf"), root: str = "") -> None:
+    def __init__(
+        self, timeout_seconds: float = 5.0, deadline: float = float("inf"), root: str = "",
+        objects: bool = False, changes_arguments: bool = False,
+    ) -> None:  # fmt: skip
+        self.objects = objects  # operators of the candidate's objects are believed
+        self.changes_arguments = changes_arguments  # also by functions that return something
+        self.changed_unasked = False
         self.timeout_seconds = timeout_seconds
         self.deadline = deadline  # monotonic; of all calls together
         self.callbacks: list = []
@@ -196,12 +215,18 @@ class Candidate:
         send(self.fd, answer)
 
     def _copy_back(self, local_args: tuple, reply: dict) -> None:
-        """What a function did to its lists, dictionaries and sets happens to those of the caller."""
+        """What a function did to its lists, dictionaries and sets happens to those of the caller.
+
+        Of one that returns something only where the check says so: its answer may be held against its arguments.
+        """
         for local, data in zip(local_args, reply.get("args", ())):  # noqa: B905  Python 3.9
             if type(local) not in server.MUTABLE or data is None:
                 continue
             new = self.decode(data)
             if type(new) is not type(local) or new == local:
+                continue
+            if reply["ok"] is not None and not self.changes_arguments:
+                self.changed_unasked = True
                 continue
             local.clear()
             (local.extend if isinstance(local, (list, bytearray)) else local.update)(new)
@@ -246,7 +271,10 @@ class Handle:
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        return self._candidate.request({"op": "get", "ref": self._ref, "name": name})
+        value = self._candidate.request({"op": "get", "ref": self._ref, "name": name})
+        if name in TELLING and isinstance(value, Handle) and not self._candidate.objects:
+            return lambda *args: _refuse(self._kind, name, value, args)
+        return value
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._operate("set", value, name=name)
@@ -269,6 +297,8 @@ class Handle:
         return not self == other
 
     def __contains__(self, item: Any) -> bool:
+        if not (self._candidate.objects or isinstance(item, Handle)):
+            return self._holds(item)
         if type(item) not in (int, str, float, bytes, tuple):
             return bool(self._operate("contains", item))
         decoy = _decoy(item)
@@ -277,6 +307,19 @@ class Handle:
         if found[1] is True:
             raise Tampered(f"an object of type {self._kind} says that it contains anything")
         return found[0] is True
+
+    def _holds(self, item: Any) -> bool:
+        """Whether it lists the item, which is looked for here: the object is not told which one."""
+        try:
+            items = iter(self)
+        except TypeError:
+            _refuse(self._kind, "in", lambda decoy: self._operate("contains", decoy), (item,))
+        for _, found in zip(range(MAX_ITEMS), items):  # noqa: B905  Python 3.9
+            if found == item:
+                return True
+        if next(items, self) is not self:
+            raise Uncrossable(f"an object of type {self._kind} lists more than {MAX_ITEMS} items" + TRUST)
+        return False
 
     def __mro_entries__(self, bases: tuple) -> tuple:
         raise Uncrossable("tests cannot subclass what lives in another process" + ADVICE)
@@ -297,6 +340,41 @@ class Handle:
         self._operate("exit")
 
 
+def _refuse(kind: str, name: str, ask: Any, operands: tuple) -> NoReturn:
+    """Take no word of an object for what would be the check's to decide; it is asked with decoys only.
+
+    Raises Tampered where it says yes to whatever it is asked, else Uncrossable.
+    """
+    answers = []
+    for _ in range(NUM_DECOYS):
+        try:
+            answers.append(ask(*map(_near, operands)))
+        except (CandidateGone, Tampered):
+            raise
+        except Exception:
+            break
+    same = len(answers) == NUM_DECOYS and all(type(item) in (bool, int, float) for item in answers)
+    same = same and all(item == answers[0] for item in answers)
+    if same and (name in ONE_TO_ONE or name == "index" or answers[0]) and operands:
+        raise Tampered(f"an object of type {kind} answers {answers[0]!r} to {name} with whatever")
+    raise Uncrossable(f"{name} of an object of type {kind} would be its own word for a value of the check" + TRUST)
+
+
+def _near(like: Any) -> Any:
+    """A random value of the same type, length and magnitude, which cannot be told from one that is meant."""
+    if isinstance(like, str):
+        return "".join(RANDOM.choice(string.ascii_letters + string.digits) for _ in like or "x")
+    if isinstance(like, (bytes, bytearray)):
+        return type(like)(os.urandom(len(like) or 1))
+    if type(like) is int:
+        return RANDOM.choice((1, -1) if like < 0 else (1,)) * RANDOM.randint(1, 10 * abs(like) + 10)
+    if type(like) is float:
+        return RANDOM.uniform(0.1, 10.0) * (like if like and math.isfinite(like) else 1.0)
+    if isinstance(like, (list, tuple, set, frozenset)):
+        return type(like)(map(_near, like))
+    return _decoy(like)
+
+
 def _decoy(like: Any) -> Any:
     """A random value of the same type, which nobody can have meant."""
     number = int.from_bytes(os.urandom(6), "little")
@@ -307,6 +385,8 @@ def _forward(op: str) -> Any:
     def method(self: Handle, *args: Any) -> Any:
         if op in ("lt", "le", "gt", "ge") and not isinstance(args[0], Handle):
             return NotImplemented  # the object's own word for being more or less than a number counts for nothing
+        if op in BINARY and not self._candidate.objects and not isinstance(args[0], Handle):
+            _refuse(self._kind, op, lambda decoy: self._operate(op, decoy), args[:1])
         return self._operate(op, *args)
 
     return method

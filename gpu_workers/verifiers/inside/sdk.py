@@ -87,12 +87,17 @@ def in_memory(text: str = "") -> int:
     return fd
 
 
-def open_candidate(files: dict, timeout_seconds: float = 5.0) -> Any:
+def open_candidate(
+    files: dict, timeout_seconds: float = 5.0, objects: bool = False, changes_arguments: bool = False
+) -> Any:
     """A process with the candidate's files; its `.module(name)` is a module whose functions run over there.
 
     Use it in a `with`. Values cross as plain data with strict types; objects stay there and never equal plain data.
+    Of an object, operators with a value of yours, `in` without iteration and methods as `startswith` are refused unless
+    `objects` says that the check is of classes. What a function does to the lists, dictionaries and sets it is given
+    happens to yours if it returns None, and with `changes_arguments` whatever it returns.
     """
     from gpu_workers.verifiers.inside import remote  # it needs what this module has
 
     remote.write_files(files)
-    return remote.Candidate(timeout_seconds)
+    return remote.Candidate(timeout_seconds, objects=objects, changes_arguments=changes_arguments)

@@ -30,6 +30,10 @@ from gpu_workers.verifiers.inside import pytest_shim, remote
 
 MAX_COMPONENTS = 200
 MAX_MESSAGE = 300
+CHANGED = (
+    " (a function that returned something changed its arguments, which those of the tests did not follow:"
+    " config changes_arguments)"
+)
 
 
 class TestTree(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -63,8 +67,8 @@ class TestTree(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 class CandidateModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Imports the candidate's modules as stand-ins, from one process that is begun anew after it died."""
 
-    def __init__(self, names: set, timeout_seconds: float, deadline: float, root: str) -> None:
-        self.names, self.timeout_seconds, self.deadline, self.root = names, timeout_seconds, deadline, root
+    def __init__(self, names: set, root: str, **settings: Any) -> None:
+        self.names, self.root, self.settings = names, root, settings
         self.process: Any = None
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -74,7 +78,7 @@ class CandidateModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def create_module(self, spec: Any) -> Any:
         if self.process is None:
-            self.process = remote.Candidate(self.timeout_seconds, self.deadline, self.root)
+            self.process = remote.Candidate(root=self.root, **self.settings)
         return self.process.module(spec.name)
 
     def exec_module(self, module: Any) -> None:
@@ -83,13 +87,26 @@ class CandidateModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def said(self) -> str:
         return self.process.said() if self.process is not None and self.process.fd >= 0 else ""
 
+    def note(self) -> str:
+        """What the author of a test that failed may want to know of the process."""
+        return CHANGED if self.process is not None and self.process.changed_unasked else ""
+
     def forget(self) -> None:
         """End the process; the next import starts another one."""
         if self.process is not None:
             self.process.close()
             self.process = None
-        for name in [name for name in sys.modules if name.partition(".")[0] in self.names]:
-            del sys.modules[name]
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] in self.names and self.made(module):
+                del sys.modules[name]
+
+    def made(self, module: Any) -> bool:
+        """Whether a module is the candidate's: libraries and the tests' own modules stay."""
+        if isinstance(module, remote.RemoteModule):
+            return True
+        places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+        loader = getattr(module, "__loader__", None)
+        return not isinstance(loader, TestTree) and any(place and place.startswith(self.root) for place in places)
 
 
 class Suite:
@@ -105,7 +122,8 @@ class Suite:
         _serve_from_memory({os.path.abspath(path): text for path, text in self.tests.items()})  # noqa: PTH100
         self.tree = TestTree(self.tests)
         root = os.path.abspath(arguments["root"])  # noqa: PTH100
-        self.candidate = CandidateModules(set(arguments["modules"]), arguments["call_seconds"], self.deadline, root)
+        settings = {name: arguments[name] for name in ("timeout_seconds", "objects", "changes_arguments")}
+        self.candidate = CandidateModules(set(arguments["modules"]), root, deadline=self.deadline, **settings)
         sys.modules["pytest"] = pytest_shim
         sys.meta_path.insert(0, self.tree)
         if self.shared:
@@ -170,7 +188,8 @@ class Suite:
         except remote.Tampered as tampered:
             row.update(message=str(tampered), reason="TAMPER_DETECTED")
         except BaseException as error:
-            row.update(message=f"{type(error).__name__}: {str(error) or self.line_of(error)}"[:MAX_MESSAGE])
+            text = f"{type(error).__name__}: {str(error) or self.line_of(error)}"[:MAX_MESSAGE]
+            row.update(message=text + self.candidate.note())
         row["seconds"] = time.monotonic() - started
         if keep_pass or not row["passed"]:
             self.rows.append(row)

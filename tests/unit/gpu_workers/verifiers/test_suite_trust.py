@@ -1,0 +1,140 @@
+"""What a suite's tests take from a candidate: no library, no home, no word of an object for a value of theirs."""
+
+import pytest
+
+from gpu_workers.contracts.enums import VerifierKind
+from gpu_workers.contracts.seams import FinishedEpisode
+from gpu_workers.contracts.tasks import EnvironmentContract, Limits, Message, TaskBundle, VerifierSpec
+from gpu_workers.verifiers.registry import get_verifier
+
+LIMITS = Limits(verify_timeout_seconds=6.0, cpu_seconds=30)
+
+
+async def judge(backend, tests, code, files=None, **config):
+    spec = VerifierSpec(kind=VerifierKind.TESTS, files={"test_it.py": tests}, config=config)
+    task = TaskBundle(
+        key="t", prompt=[], verifier=spec, reference=[Message(role="assistant", content="done")],
+        contract=EnvironmentContract(limits=LIMITS),
+    )  # fmt: skip
+    content = {path: text.encode() for path, text in (files or {}).items()} | {"solution.py": code.encode()}
+    episode = FinishedEpisode(answer="done", messages=[], files=content)
+    return await get_verifier(spec, backend).verify(task, episode)
+
+
+HALF = "def half(n): return n / 2"
+NO_CASES = "import sys, types\nm = types.ModuleType('pytest')\nclass Mark:\n def __getattr__(s, n): "\
+    "return lambda *a, **k: lambda f: 1\nm.mark = Mark()\nm.approx = lambda *a, **k: 4.75\nsys.modules['pytest'] = m\n"\
+    "def half(n): return 4.75"  # fmt: skip
+LATE = (
+    "from solution import half\nimport pytest\n@pytest.mark.parametrize('n', [2, 3])\n"
+    "def test_cases(n): assert half(n) == n / 2\ndef test_near(): assert half(1) == pytest.approx(0.5)\n"
+)
+
+
+@pytest.mark.parametrize(
+    "path", ["pytest.py", "pytest/__init__.py", "pytest/zz/note.py", "pytest.py/x.py", "ratchet_verifier.py",
+             "gpu_workers/verifiers/inside/remote.py", "conftest/__init__.py"],
+)  # fmt: skip
+async def test_a_library_of_the_check_stays_its_own(backend, path):
+    wrong = await judge(backend, LATE, NO_CASES, {path: "x = 1"})
+    assert (wrong.verdict, wrong.score) == ("fail", 0.0), wrong
+    assert (path in wrong.evidence.get("not_taken", {})) == (path != "pytest.py/x.py")
+    assert (await judge(backend, LATE, HALF, {path: "x = 1"})).verdict == "pass"
+
+
+async def test_modules_of_the_tests_outlive_a_candidate_that_is_begun_anew(backend):
+    tests = "import ratchet_verifier as before\nfrom solution import half\nimport ratchet_verifier as after\n" \
+        "def test(): assert before is after and half(3) == 1.5 and after.run_program"  # fmt: skip
+    shadow = {"ratchet_verifier.py/x.py": "def run_program(*a): return {}", "my_lib/a.py": "x = 1"}
+    assert (await judge(backend, tests, HALF, shadow)).verdict == "pass"
+
+
+CHECKER = (
+    "import sys\nfrom ratchet_verifier import run_program\ndef test():\n"
+    ' code = \'import os; print(open("result.txt").read(), os.listdir(os.environ["HOME"]))\'\n'
+    " done = run_program([sys.executable, '-c', code])\n assert done['stdout'] == '2.5 []\\n', done"
+)
+EVIL = "import os\nprint('2.5 []', flush=True)\nos._exit(0)\n"
+SITE = ".local/lib/python3.{}/site-packages/usercustomize"
+
+
+async def test_programs_of_the_check_find_an_empty_home(backend):
+    planted = {f"{SITE.format(minor)}{end}": EVIL for minor in range(8, 16) for end in (".py", "/__init__.py")}
+    wrong = await judge(backend, CHECKER, "", planted | {".gitconfig": "[user]\n name = evil", "result.txt": "0"})
+    assert (wrong.verdict, wrong.score) == ("fail", 0.0), wrong
+    assert "0 []" in wrong.message
+    assert set(wrong.evidence["not_taken"]) <= {*planted, ".gitconfig"} and wrong.evidence["not_taken"]
+    assert (await judge(backend, CHECKER, "", {"result.txt": "2.5"})).verdict == "pass"
+    git = "from ratchet_verifier import run_program\ndef test():\n" \
+        " assert run_program(['sh', '-c', 'cat ~/settings || echo none'])['stdout'] == 'none\\n'"  # fmt: skip
+    assert (await judge(backend, git, "", {"settings": "evil"})).verdict == "pass", "home is not the workspace"
+
+
+TOLD = {  # tests of a function, an object that says what they want to hear
+    "sub": ("assert abs(total([4, 5]) - 9) < 1e-9", "__sub__ = lambda s, o: 0.0"),
+    "a little off": (
+        "assert abs(total([4, 5]) - 9) < 1e-9", "__sub__ = lambda s, o: 1e-12 * __import__('random').random()"
+    ),
+    "remembers": ("assert abs(total([4, 5]) - 9) < 1e-9", "__sub__ = lambda s, o: s\n __abs__ = lambda s: 0.0"),
+    "truediv": ("assert 0.99 < total([4, 5]) / 9 < 1.01", "__truediv__ = lambda s, o: 1.0"),
+    "mod": ("assert total([4, 5]) % 9 == 0", "__mod__ = lambda s, o: 0"),
+    "xor": ("assert not total([4, 5]) ^ 9", "__xor__ = lambda s, o: 0"),
+    "startswith": ("assert total([4, 5]).startswith('9')", "startswith = lambda s, o: True"),
+    "count": ("assert total([4, 5]).count(9) == 1", "count = lambda s, o: 1"),
+    "index": ("assert total([4, 5]).index(9) == 0", "index = lambda s, o: 0"),
+    "contains": ("assert 9 in total([4, 5])", "__contains__ = lambda s, o: o < 10 ** 6"),
+    "contains text": ("assert 'abc' in total([4, 5])", "__contains__ = lambda s, o: len(o) < 9"),
+    "contains and lists": (
+        "assert 9 in total([4, 5])", "__contains__ = lambda s, o: True\n __iter__ = lambda s: iter([8])"
+    ),
+    "lists for ever": ("assert -1 in total([4, 5])", "def __iter__(s):\n  while True: yield 0"),
+}  # fmt: skip
+TAMPERING = {"sub", "truediv", "xor", "startswith", "count", "index", "contains", "contains text"}
+
+
+@pytest.mark.parametrize("name", TOLD)
+async def test_an_objects_word_for_a_value_of_the_tests_counts_for_nothing(backend, name):
+    line, body = TOLD[name]
+    tests = f"from solution import total\ndef test(): {line}"
+    result = await judge(backend, tests, f"class N:\n {body}\ndef total(numbers): return N()")
+    assert (result.verdict, result.score) == ("fail", 0.0), result
+    assert (result.reason_code == "TAMPER_DETECTED") == (name in TAMPERING), result
+
+
+async def test_a_suite_of_classes_says_so(backend):
+    tests = (
+        "from solution import V\ndef test():\n v = V(6)\n assert v - 2 == 4 and (v * 2).x == 12 and 3 in v\n"
+        " assert v.count(1) == 1 and V(1) + V(2) == V(3)"
+    )
+    code = (
+        "class V:\n def __init__(s, x): s.x = x\n def __sub__(s, n): return s.x - n\n"
+        " def __mul__(s, n): return V(s.x * n)\n def __contains__(s, n): return n < s.x\n"
+        " def count(s, n): return 1\n def __add__(s, o): return V(s.x + o.x)\n"
+        " def __eq__(s, o): return isinstance(o, V) and s.x == o.x"
+    )
+    assert (await judge(backend, tests, code, objects=True)).verdict == "pass"
+    refused = await judge(backend, tests, code)
+    assert refused.verdict == "fail" and "objects: true" in refused.message
+
+
+async def test_what_an_object_lists_is_looked_through_here(backend):
+    tests = "from solution import f\ndef test(): assert 3 in f() and 4 not in f() and 1 in g()\nfrom solution import g"
+    code = "def f(): return iter([1, 2, 3])\nclass C:\n def __getitem__(s, i): return [0, 1][i]\ndef g(): return C()"
+    assert (await judge(backend, tests, code)).verdict == "pass"
+
+
+ORACLE = "from solution import total\ndef test():\n xs = [4, 5]\n assert total(xs) == sum(xs)"
+
+
+async def test_an_answer_is_held_against_the_arguments_as_they_were(backend):
+    wrong = await judge(backend, ORACLE, "def total(xs):\n xs.clear()\n return 0")
+    assert (wrong.verdict, wrong.score) == ("fail", 0.0)
+    assert "changes_arguments" in wrong.message
+    assert (await judge(backend, ORACLE, "def total(xs): return sum(xs)")).verdict == "pass"
+
+
+async def test_a_suite_may_want_an_answer_and_a_change(backend):
+    tests = "from solution import pop\ndef test():\n xs = [1, 2]\n assert pop(xs) == 2 and xs == [1]"
+    code = "def pop(xs): return xs.pop()"
+    assert (await judge(backend, tests, code, changes_arguments=True)).verdict == "pass"
+    assert (await judge(backend, tests, code)).verdict == "fail"
