@@ -183,7 +183,9 @@ class BubblewrapSandbox(ResidentSandbox):
                 return {}
             limit = min(self.contract.limits.disk_bytes, self.contract.limits.artifact_bytes)
             fd = self._channel.workspace_fd
-            self._snapshot = await asyncio.to_thread(read_folder, fd, limit, self.contract.artifacts)
+            self._snapshot = await asyncio.to_thread(
+                read_folder, fd, limit, self.contract.artifacts, first=list(self.contract.files)
+            )
             self._channel.release()
             found = f"files: {len(self._snapshot.files)} of {self._snapshot.num_bytes} bytes"
             self.log.add(f"{found}, {self._snapshot.num_left} not on the allow-list")

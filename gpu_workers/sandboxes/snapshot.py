@@ -1,8 +1,9 @@
 """Reading a finished workspace on the host: regular files only, bounded, nothing followed, nothing waited for."""
 
+import contextlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gpu_workers.sandboxes.artifacts import AllowList
@@ -27,15 +28,41 @@ class Snapshot:
     num_left: int = 0  # not on the allow-list
 
     def refuse(self, path: str, reason: str) -> None:
-        if len(self.refused) < 100:
-            self.refused.append(f"{path}: {reason}")
+        line = f"{path}: {reason}"
+        if len(self.refused) < 100 and line not in self.refused:
+            self.refused.append(line)
 
 
-def read_folder(folder_fd: int, max_bytes: int, artifacts: Sequence[str] = ("**",)) -> Snapshot:
-    """Read what may leave an open folder whose process tree is gone. The descriptor stays open."""
+def read_folder(
+    folder_fd: int, max_bytes: int, artifacts: Sequence[str] = ("**",), *, first: Iterable[str] = ()
+) -> Snapshot:
+    """Read what may leave an open folder whose process tree is gone. The descriptor stays open.
+
+    The files `first` are read before the bounds are used up by whatever else lies there.
+    """
     snapshot = Snapshot(max_bytes, AllowList(artifacts))
+    for path in first:
+        with contextlib.suppress(OSError):  # gone or no file any more: what lies there instead is told below
+            _read_named(snapshot, folder_fd, path)
     _read_into(snapshot, folder_fd, "", 0)
     return snapshot
+
+
+def _read_named(snapshot: Snapshot, folder_fd: int, path: str) -> None:
+    """Read one regular file by its path, following no link on the way."""
+    if not snapshot.allowed.takes(path):
+        return
+    fd = os.dup(folder_fd)
+    try:
+        for name in path.split("/"):
+            inner = os.open(name, OPEN_FLAGS, dir_fd=fd)
+            os.close(fd)
+            fd = inner
+        kind = os.fstat(fd)
+        if stat.S_ISREG(kind.st_mode):
+            _read_file(snapshot, fd, path, kind.st_size)
+    finally:
+        os.close(fd)
 
 
 def _read_into(snapshot: Snapshot, folder_fd: int, prefix: str, depth: int) -> None:
@@ -90,6 +117,8 @@ def _what_else(folder_fd: int, name: str, mode: int) -> str:
 
 
 def _read_file(snapshot: Snapshot, fd: int, path: str, size: int) -> None:
+    if path in snapshot.files:
+        return
     if len(snapshot.files) >= MAX_FILES:
         snapshot.refuse(path, f"more than {MAX_FILES} files")
         return

@@ -45,10 +45,10 @@ def test_a_hostile_pattern_costs_little():
     assert time.monotonic() - started < 2
 
 
-def read(folder: Path, limit: int = 10_000, artifacts=("**",)):
+def read(folder: Path, limit: int = 10_000, artifacts=("**",), first=()):
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return read_folder(fd, limit, artifacts)
+        return read_folder(fd, limit, artifacts, first=first)
     finally:
         os.close(fd)
 
@@ -75,3 +75,16 @@ def test_a_link_in_the_place_of_a_listed_folder_is_told(tmp_path):
     (tmp_path / "out").symlink_to("/etc")
     snapshot = read(tmp_path, artifacts=["out/*"])
     assert snapshot.files == {} and snapshot.refused[0].startswith("out: not a regular file but a link to '/etc'")
+
+
+def test_the_tasks_own_files_are_read_however_many_others_there_are(tmp_path):
+    (tmp_path / "tests").mkdir()
+    for number in range(1200):
+        (tmp_path / f"a{number}").write_text("x")
+    (tmp_path / "tests" / "test_it.py").write_text("own")
+    (tmp_path / "link.py").symlink_to("tests/test_it.py")
+    (tmp_path / "inner").symlink_to("tests")
+    first = ["tests/test_it.py", "link.py", "inner/test_it.py", "gone.py"]
+    snapshot = read(tmp_path, first=first)
+    assert snapshot.files["tests/test_it.py"] == b"own" and len(snapshot.files) == 1000
+    assert not {"link.py", "inner/test_it.py", "gone.py"} & set(snapshot.files)
