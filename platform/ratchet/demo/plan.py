@@ -42,12 +42,12 @@ CALL_RL: dict[str, Any] = {
     "name": "Function calling: RL from the supervised policy",
     "suite": "bfcl",
     "policy": "",
-    "steps": 16,
+    "steps": 12,
     "seed": 1,
     "algorithm": {"kind": "grpo"},
     "rollout": {"prompts_per_batch": 8, "group_size": 16, "max_staleness": 1, "max_new_tokens": 56, "num_shots": 0},
-    "optimiser": {"learning_rate": 3e-4, "warmup_steps": 2, "decay": True},
-    "evaluation": {"dev_every": 8, "dev_tasks": 96, "temperature": 1.0},
+    "optimiser": {"learning_rate": 3e-4, "warmup_steps": 2},
+    "evaluation": {"dev_tasks": 96, "temperature": 1.0},
 }
 # Greedy decoding hides most of what this run changes: it is judged as it is trained, and as the gateway samples by
 # default.
