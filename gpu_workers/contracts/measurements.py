@@ -4,6 +4,8 @@ import msgspec
 
 from gpu_workers.contracts.tasks import VerifierSpec
 
+CHECK_VERSION = 1  # of mutation operators and the stronger check: what was measured with another one is measured again
+
 
 class MeasureItem(msgspec.Struct, frozen=True, kw_only=True):
     """One task: `num_mutants` of its reference are judged; or, where there are `answers`, these.

@@ -26,7 +26,14 @@ from apps.tasks.measurements.options import MeasurementOptions, asks_for_functio
 from apps.tasks.models import Suite, Task, TaskState
 from apps.tasks.selectors import load_bundle
 from apps.tasks.suites.bfcl_corrections import compare_keys, key_answers, older_keys
-from gpu_workers.contracts.measurements import CandidateOutcome, MeasureItem, MeasureJob, TaskMeasured, TasksMeasured
+from gpu_workers.contracts.measurements import (
+    CHECK_VERSION,
+    CandidateOutcome,
+    MeasureItem,
+    MeasureJob,
+    TaskMeasured,
+    TasksMeasured,
+)
 from ratchet.problems import Problem
 
 CHUNK = 4  # tasks a message: seconds each
@@ -50,9 +57,8 @@ def request_measurement(
     if under_way := suite.measurements.filter(state=MeasurementState.RUNNING).first():
         return under_way
     tasks = draw_tasks(_usable(suite), chosen)
-    kept = msgspec.to_builtins(chosen)
     same = suite.measurements.filter(
-        state=MeasurementState.READY, method=Method.MUTANTS, options=kept, num_tasks=len(tasks)
+        state=MeasurementState.READY, method=Method.MUTANTS, options=_kept(chosen), num_tasks=len(tasks)
     ).first()
     if same is not None and not same.tasks.exclude(error="").exists():
         return same
@@ -138,7 +144,7 @@ def _start(
 ) -> VerifierMeasurement:  # fmt: skip
     measurement = VerifierMeasurement.objects.create(
         suite=suite, method=method, label=label, verifier_kind=suite.verifier.get("kind", ""), seed=options.seed,
-        options=msgspec.to_builtins(options), facts=list(facts), num_tasks=len(tasks), created_by=by,
+        options=_kept(options), facts=list(facts), num_tasks=len(tasks), created_by=by,
         status_message="Workers have not answered yet.",
     )  # fmt: skip
     MeasuredTask.objects.bulk_create(
@@ -153,6 +159,10 @@ def _start(
     record(tag="user:verifier:measure", by=by, project=suite.project, subject=suite, after=after)
     _send(measurement)
     return measurement
+
+
+def _kept(options: MeasurementOptions) -> dict[str, Any]:
+    return {**msgspec.to_builtins(options), "check_version": CHECK_VERSION}
 
 
 def _send(measurement: VerifierMeasurement) -> None:
