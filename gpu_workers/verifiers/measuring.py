@@ -14,6 +14,7 @@ from gpu_workers.verifiers.strong import Cases, StrongCheck
 
 RIGHT, WRONG, UNDECIDED = "right", "wrong", "undecided"
 MAX_MESSAGE = 500
+MIN_INPUTS = 10  # being equal on fewer says nothing
 
 
 async def measure_task(
@@ -71,7 +72,7 @@ async def _judge_mutant(
         outcome.input, outcome.expected, outcome.got = (
             storable(found.first.get(name, "")) for name in ("input", "expected", "got")
         )
-    elif found.complete:
+    elif found.complete and found.num_compared >= MIN_INPUTS:
         outcome.truth = RIGHT
     return outcome
 

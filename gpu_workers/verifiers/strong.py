@@ -16,7 +16,7 @@ from gpu_workers.verifiers.sandboxed import bundle, no_result, run_sandboxed
 SOURCE = bundle("strong", "values", "sdk", "server", "remote", "inputs")
 SECONDS = 30.0  # of one sandbox: more than a task gives its verifier
 SHARE = 0.8  # of it for the calls
-REFERENCE_CALL_SECONDS = 0.1  # three times as much in a second try; an input that takes longer is not used
+REFERENCE_CALL_SECONDS = 0.2  # three times as much in a second try; an input that takes longer is not used
 CANDIDATE_CALL_SECONDS = 3.0
 _FENCED = re.compile(r"```[A-Za-z0-9_+-]*[ \t]*\n(.*?)```", re.DOTALL)
 

@@ -155,3 +155,18 @@ async def test_an_input_that_takes_the_reference_too_long_takes_the_heavier_ones
     task = task_of(prompt=prompt, body=body, name="slow", test="def check(c):\n    assert c(4) == 4\n")
     cases = await check_of(task, backend).prepare()
     assert cases.num_refused > 10 and len(cases.cases) > 20
+
+
+async def test_what_the_tests_call_is_used_however_slow_and_a_few_inputs_decide_nothing(backend):
+    prompt = 'def slow(n: int) -> int:\n    """Itself."""\n    import time\n'
+    body = "    time.sleep(0.8)\n    return n + 1\n"
+    test = "def check(c):\n    assert c(4) >= 4\n    assert c(5) >= 5\n"
+    task = task_of(prompt=prompt, body=body, name="slow", test=test)
+    cases = await check_of(task, backend).prepare()
+    assert [given for given, _ in cases.cases[:2]] == [[4], [5]]
+    item = MeasureItem(task_id="t", task="", num_mutants=20)
+    measured = await measure_task(
+        item, task_of(prompt=prompt, body=body, name="slow", test=test), backend, seed=1, num_inputs=30
+    )
+    assert measured.num_inputs < 10
+    assert {outcome.truth for outcome in measured.outcomes} == {"wrong", "undecided"}
