@@ -82,13 +82,22 @@ class Visit:
             assert time.monotonic() < deadline, f"never true: {expression}"
             self.page.wait_for_timeout(100)
 
+    def too_wide(self) -> list[str]:
+        """The elements that make the page scroll sideways, outermost first."""
+        return self.page.evaluate(
+            "document.documentElement.scrollWidth <= innerWidth ? [] : ['the page',"
+            " ...[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth"
+            " && !e.closest('.scroll, .fit, pre')).map(e => e.tagName + '.' + e.className + ': '"
+            " + e.textContent.slice(0, 60))].slice(0, 8)"
+        )
+
     def _holds(self, expression: str) -> bool:
         from playwright.sync_api import Error
 
         try:
             return bool(self.page.evaluate(expression))
         except Error as error:
-            if "navigation" in str(error):
+            if "navigation" in str(error) or "properties of null" in str(error):
                 return False  # the page is just being loaded anew
             raise
 

@@ -94,6 +94,7 @@ def test_the_run_page_fills_while_the_run_goes_on(world, sign_in, monkeypatch):
     events = page.locator("[data-events] li").count()
     plane.play(until=lambda: Run.objects.get(pk=run.pk).state == RunState.TRAINED)
     visit.until("document.querySelectorAll('[data-strip] [data-value]')[0].textContent === '4'")
+    visit.until("document.querySelector('[data-strip]').textContent.includes('Trained')")
     assert page.locator("[data-events] li").count() > events
     for chart in ("reward", "staleness", "gradient", "utilisation"):
         page.locator(f"#chart-{chart}").scroll_into_view_if_needed()
@@ -101,7 +102,7 @@ def test_the_run_page_fills_while_the_run_goes_on(world, sign_in, monkeypatch):
     admitted = page.locator('[data-key="total"]').inner_text()
     assert "adds up" in admitted
     page.locator("#chart-reward summary").click()
-    assert page.locator("#chart-reward tr").count() >= 4
+    visit.until("document.querySelectorAll('#chart-reward tr').length >= 4")
     filled = page.locator("[data-strip]").inner_text()
     assert visit.refused() == []
     page.reload()  # and a reload shows the same, from the database
@@ -208,7 +209,7 @@ def test_every_page_keeps_to_the_csp_and_to_its_width(world, gate, every_path, s
     for path in every_path:
         visit.go(path)
         assert visit.refused() == [], path
-        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, path
+        assert visit.too_wide() == [], path
         assert visit.page.locator("h1").count() == 1, path
         assert visit.page.evaluate("getComputedStyle(document.documentElement).colorScheme") in ("light dark", theme)
 

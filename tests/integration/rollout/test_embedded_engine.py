@@ -154,7 +154,7 @@ def test_many_turns_in_real_sandboxes_stay_exact(home: Path, engine_url: str, mo
         results = [turn.tool_call.result for turn in episode.turns if turn.tool_call is not None]
         assert results == ["2", "4"], "each episode has a world of its own that lasts over its turns"
         assert "bubblewrap" in episode.sandbox.isolation
-        assert episode.sandbox.log.count("call()") == 2
+        assert episode.sandbox.log.count("run() -> exit 0") == 2
         last = next(turn for turn in reversed(episode.turns) if turn.role == "assistant")
         span = slice(last.token_start, last.token_stop)
         truth = reference_logprobs(home / "models/tiny", arrays.tokens)[last.token_start - 1 : last.token_stop - 1]
