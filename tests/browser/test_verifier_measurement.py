@@ -52,7 +52,7 @@ def test_a_verifier_is_measured_followed_and_opened_down_to_a_false_pass(world, 
     visit.until("document.body.textContent.includes('By kind of change')")
     visit.page.click("text=All")
     visit.until("document.querySelector('#list').textContent === 'Every candidate'")
-    visit.page.click("tr:has-text('t1') >> text=open")
+    visit.page.click("tr:has-text('t1') >> a[href^='/measured/']")
     visit.until("location.pathname.startsWith('/measured/')")
     assert "What was changed" in visit.page.inner_text("main")
     assert "secret" not in visit.page.content()
