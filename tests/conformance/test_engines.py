@@ -150,8 +150,8 @@ async def test_pause_abort_ends_requests_and_new_ones_wait(engine: RolloutEngine
 
 @pytest.mark.parametrize("mode", ["in_place", "retract"])
 async def test_a_paused_request_continues_where_it_was(engine: RolloutEngine, mode: str) -> None:
-    undisturbed = await engine.generate(ask(120, seed=4))
-    task = asyncio.ensure_future(engine.generate(ask(120, seed=4)))
+    undisturbed = await engine.generate(ask(800, seed=4))
+    task = asyncio.ensure_future(engine.generate(ask(800, seed=4)))
     await started(engine)
     await engine.pause(mode)
     await asyncio.sleep(0.05)
