@@ -132,9 +132,11 @@ def _many_calls(view: View, answer: str) -> Iterator[Sighting]:
 
 
 def credit_for_nothing(view: View) -> Iterator[Sighting]:
-    """An empty answer, an empty object or a refusal over an untouched workspace that earns something."""
+    """An empty answer, an empty object or a refusal, without a valid tool call, that earns something."""
     record = view.record
     answer = record.answer.strip()
+    if record.num_tool_calls > record.num_invalid_calls:
+        return  # credit for the calls is the suite's to give
     if record.verdict in UNSCORED_VERDICTS or not record.reward or is_reference(view, answer):
         return
     if view.new_files or view.changed_files or (answer.casefold() not in NOTHING and not _REFUSAL.match(answer)):

@@ -248,3 +248,13 @@ def test_no_text_takes_long(text):
     find_flags(task_of(text[:5000]), record, {"a.py": text.encode(), "b.txt": text.encode()})
     find_flags(plain(VerifierKind.NUMBER, 7), record_of(answer=text), {})
     assert time.process_time() - started < 3
+
+
+def test_credit_for_a_valid_call_is_not_credit_for_nothing():
+    def found(**counts):
+        record = record_of(answer="", **counts)
+        record.reward = 0.2
+        return "answer.nothing" in rules(record=record)
+
+    assert found() and found(num_tool_calls=1, num_invalid_calls=1)
+    assert not found(num_tool_calls=2, num_invalid_calls=1)
