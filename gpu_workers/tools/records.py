@@ -6,7 +6,7 @@ from typing import Any
 from gpu_workers.contracts.enums import ToolOutcome
 from gpu_workers.contracts.groups import ToolCallRecord
 from gpu_workers.contracts.seams import ExecResult
-from gpu_workers.verifiers.results import storable
+from gpu_workers.contracts.text import storable
 
 MAX_ERROR = 500
 MAX_STREAM = 4000  # characters kept of stdout, of stderr

@@ -4,11 +4,12 @@ from gpu_workers.contracts.enums import Boundary, ReasonCode, Verdict
 from gpu_workers.contracts.measurements import CandidateOutcome, MeasureItem, TaskMeasured
 from gpu_workers.contracts.seams import SandboxBackend, Verifier, VerifierResult, WorkerError
 from gpu_workers.contracts.tasks import TaskBundle
+from gpu_workers.contracts.text import storable
 from gpu_workers.verifiers.judge import JudgeEndpoint
 from gpu_workers.verifiers.mutants.making import Mutant, MutationError, all_mutants, draw_mutants
 from gpu_workers.verifiers.reference import answer_episode
 from gpu_workers.verifiers.registry import get_verifier
-from gpu_workers.verifiers.results import NoResult, TaskError, storable
+from gpu_workers.verifiers.results import NoResult, TaskError
 from gpu_workers.verifiers.runner import VerifierRunner
 from gpu_workers.verifiers.strong import Cases, StrongCheck
 

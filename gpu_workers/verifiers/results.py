@@ -11,6 +11,7 @@ import msgspec
 from gpu_workers.contracts.enums import NO_REWARD_REASONS, UNSCORED_VERDICTS, Boundary, ReasonCode, Verdict
 from gpu_workers.contracts.seams import VerifierResult, WorkerError
 from gpu_workers.contracts.tasks import VerifierSpec
+from gpu_workers.contracts.text import storable
 
 REASON_OF_BOUNDARY = {
     Boundary.ENGINE: ReasonCode.ENGINE_ERROR,
@@ -113,17 +114,6 @@ def verifier_hash(spec: VerifierSpec) -> str:
 def _shared(spec: VerifierSpec) -> VerifierSpec:
     parts = [msgspec.structs.replace(part, verifier=_shared(part.verifier)) for part in spec.parts]
     return msgspec.structs.replace(spec, expected=None, parts=parts)
-
-
-def storable(value: Any) -> Any:
-    """The value without NUL characters and lone surrogates, which JSON documents and databases refuse."""
-    if isinstance(value, str):
-        return value.replace("\0", "\ufffd").encode(errors="replace").decode()
-    if isinstance(value, Mapping):
-        return {storable(key): storable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [storable(item) for item in value]
-    return value
 
 
 def read_config(spec: VerifierSpec, kind: type[Config]) -> Config:

@@ -14,8 +14,9 @@ from gpu_workers.contracts.enums import ReasonCode, Verdict
 from gpu_workers.contracts.groups import ComponentRecord
 from gpu_workers.contracts.seams import FinishedEpisode, SandboxBackend, VerifierResult
 from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
+from gpu_workers.contracts.text import storable
 from gpu_workers.verifiers.program import PROGRAM_REASONS, check_source, from_run
-from gpu_workers.verifiers.results import TaskError, VerifierConfig, failed, passed, read_config, storable
+from gpu_workers.verifiers.results import TaskError, VerifierConfig, failed, passed, read_config
 from gpu_workers.verifiers.sandboxed import MAX_EPISODE_BYTES, SandboxRun, bundle, no_result, run_sandboxed, too_large
 
 SOURCE = bundle("suite", "values", "sdk", "server", "remote", "pytest_shim")

@@ -1,16 +1,22 @@
 """Headless Chromium against the real ASGI application, served by uvicorn from a thread of the test process."""
 
+import asyncio
 import os
 import shutil
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from apps.accounts.models import User
+from gpu_workers import jobs
+from gpu_workers.contracts.seams import WorkerError
+from gpu_workers.settings import load_settings
+from tests.support.worlds import World, make_world
 
 CHROMIUM = os.environ.get("CHROMIUM", "") or shutil.which("chromium") or shutil.which("google-chrome") or ""
 PASSWORD = "a long password"
@@ -129,3 +135,19 @@ def sign_in(chromium, server) -> Iterator[Callable[..., Visit]]:
     for visit in visits:
         visit.page.context.close()
     assert complaints == []
+
+
+@pytest.fixture
+def worker_world(server, settings, tmp_path, monkeypatch) -> World:
+    """With workers in this process, on the real sandbox; in a thread, as Playwright keeps a loop in this one."""
+    run = asyncio.run
+    with_thread = ThreadPoolExecutor(max_workers=1)
+    monkeypatch.setattr(asyncio, "run", lambda coroutine: with_thread.submit(run, coroutine).result())
+    try:
+        asyncio.run(jobs.sandbox_backend().probe())
+    except WorkerError as error:
+        pytest.skip(str(error))
+    worker = load_settings({"RATCHET_HOME": str(tmp_path), "OBJECT_STORE_URL": settings.OBJECT_STORE_URL})
+    monkeypatch.setattr(jobs, "settings", lambda: worker)
+    jobs.load_task.cache_clear()
+    return make_world()

@@ -1,8 +1,6 @@
 """A report asked for and read in the browser, and an episode played again, with workers that answer in this process."""
 
-import asyncio
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,31 +11,18 @@ from apps.tasks.reports import messaging
 from apps.tasks.services import apply_checks, import_suite
 from gpu_workers import jobs
 from gpu_workers.contracts.messages import TaskCheck
-from gpu_workers.contracts.seams import WorkerError
-from gpu_workers.settings import load_settings
 from tests.support.replays import make_task
 from tests.support.reproductions import Plane as EpisodePlane
 from tests.support.suite_reports import Plane, store_attempts, suite_tasks
-from tests.support.worlds import World, make_world
+from tests.support.worlds import World
 from tests.unit.apps.tasks.conftest import make_definition
 
 pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
-def world(server, settings, tmp_path, monkeypatch) -> World:
-    """With workers in this process, on the real sandbox; in a thread, as Playwright keeps a loop in this one."""
-    run = asyncio.run
-    with_thread = ThreadPoolExecutor(max_workers=1)
-    monkeypatch.setattr(asyncio, "run", lambda coroutine: with_thread.submit(run, coroutine).result())
-    try:
-        asyncio.run(jobs.sandbox_backend().probe())
-    except WorkerError as error:
-        pytest.skip(str(error))
-    worker = load_settings({"RATCHET_HOME": str(tmp_path), "OBJECT_STORE_URL": settings.OBJECT_STORE_URL})
-    monkeypatch.setattr(jobs, "settings", lambda: worker)
-    jobs.load_task.cache_clear()
-    return make_world()
+def world(worker_world: World) -> World:
+    return worker_world
 
 
 @pytest.fixture

@@ -1,35 +1,19 @@
 """A verifier measured and read in the browser, down to a false pass, with a worker that answers in this process."""
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from apps.tasks.measurements import messaging
 from gpu_workers import jobs
 from gpu_workers.contracts.enums import VerifierKind
-from gpu_workers.contracts.seams import WorkerError
-from gpu_workers.settings import load_settings
 from tests.support.measurements import Plane, function_tasks, imported
-from tests.support.worlds import World, make_world
+from tests.support.worlds import World
 
 pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
-def world(server, settings, tmp_path, monkeypatch) -> World:
-    """The worker runs in a thread, as Playwright keeps a loop in this one."""
-    run = asyncio.run
-    with_thread = ThreadPoolExecutor(max_workers=1)
-    monkeypatch.setattr(asyncio, "run", lambda coroutine: with_thread.submit(run, coroutine).result())
-    try:
-        asyncio.run(jobs.sandbox_backend().probe())
-    except WorkerError as error:
-        pytest.skip(str(error))
-    worker = load_settings({"RATCHET_HOME": str(tmp_path), "OBJECT_STORE_URL": settings.OBJECT_STORE_URL})
-    monkeypatch.setattr(jobs, "settings", lambda: worker)
-    jobs.load_task.cache_clear()
-    return make_world()
+def world(worker_world: World) -> World:
+    return worker_world
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from apps.runs import messaging
 from apps.runs.models import Episode
 from apps.runs.reproductions.models import Reproduction, ReproductionOutcome, ReproductionState
 from apps.runs.reproductions.outcomes import Judged, judge_outcome, tell_outcome
-from apps.runs.services.group_reports import clean
 from apps.tasks.flaky import mark_flaky
 from gpu_workers.contracts.enums import StopReason
 from gpu_workers.contracts.messages import Report
 from gpu_workers.contracts.replays import EpisodeReproduced, ReproduceJob, StoredEpisode
+from gpu_workers.contracts.text import storable
 from ratchet.problems import Problem
 
 LOST_AFTER = timedelta(minutes=10)  # without an answer: asking again sends it again
@@ -71,7 +71,7 @@ def apply_reproduction(report: Report) -> str:
     row.finished_at = timezone.now()
     row.duration_seconds = body.duration_seconds
     if body.error:
-        row.state, row.status_message = ReproductionState.FAILED, clean(body.error)[:1000]
+        row.state, row.status_message = ReproductionState.FAILED, storable(body.error)[:1000]
         row.save()
         return ""
     _fill(row, body)
@@ -89,11 +89,11 @@ def _fill(row: Reproduction, body: EpisodeReproduced) -> None:
     row.state = ReproductionState.FINISHED
     row.outcome = judge_outcome(stored, again, left_path=body.left_path)
     row.verdict, row.reward, row.reason_code = body.verdict, body.reward, body.reason_code[:40]
-    row.message, row.evidence = clean(body.message), clean(body.evidence)
-    row.calls = clean(msgspec.to_builtins(body.calls))
+    row.message, row.evidence = storable(body.message), storable(body.evidence)
+    row.calls = storable(msgspec.to_builtins(body.calls))
     row.num_calls_different = sum(not call.same for call in body.calls)
     row.digest, row.stored_digest = body.digest[:64], body.stored_digest[:64]
-    row.isolation, row.limits_hit = clean(body.sandbox.isolation)[:200], clean(body.sandbox.limits_hit)
+    row.isolation, row.limits_hit = storable(body.sandbox.isolation)[:200], storable(body.sandbox.limits_hit)
     row.status_message = tell_outcome(row.outcome, stored, again, len(body.calls), row.num_calls_different)
 
 

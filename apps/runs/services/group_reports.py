@@ -18,6 +18,7 @@ from gpu_workers.contracts.enums import UNSCORED_VERDICTS, Boundary, Purpose, Ve
 from gpu_workers.contracts.groups import EpisodeRecord, VerdictRecord
 from gpu_workers.contracts.messages import GroupReport, Report
 from gpu_workers.contracts.runspec import parse_run_spec
+from gpu_workers.contracts.text import storable
 
 
 def apply_group(report: Report) -> str:
@@ -62,7 +63,7 @@ def _apply_failure(group: Group, body: GroupReport) -> str:
     if group.state != GroupState.RUNNING or body.attempt != group.dispatch:
         return f"failure of dispatch {body.attempt}, but {group.dispatch} is the current one"
     boundary = body.boundary or Boundary.INFRASTRUCTURE
-    error = clean(body.error)[:1000] or "no reason given"
+    error = storable(body.error)[:1000] or "no reason given"
     run = group.run
     attempts = parse_run_spec(run.spec).rollout.max_attempts if run else groups.EVALUATION_ATTEMPTS
     group.transcript = body.transcript
@@ -144,15 +145,15 @@ def _episode(group: Group, record: EpisodeRecord) -> Episode:
         success=record.success and scored,
         reward=record.reward if scored else None,
         reason_code=record.reason_code,
-        message=clean(record.message),
-        evidence=clean(record.evidence),
+        message=storable(record.message),
+        evidence=storable(record.evidence),
         boundary=record.boundary or "",
         stop_reason=record.stop_reason,
-        answer=clean(record.answer),
+        answer=storable(record.answer),
         tamper=record.is_hacking,
-        flags=clean(msgspec.to_builtins(record.flags)),
-        isolation=clean(record.sandbox.isolation)[:200],
-        limits_hit=clean(record.sandbox.limits_hit),
+        flags=storable(msgspec.to_builtins(record.flags)),
+        isolation=storable(record.sandbox.isolation)[:200],
+        limits_hit=storable(record.sandbox.limits_hit),
         verifier_hash=record.verification.verifier_hash if record.verification else "",
         **_audit(record.audit),
         **{name: getattr(record, name) for name in _COPIED},
@@ -168,7 +169,7 @@ def _audit(said: VerdictRecord | None) -> dict[str, Any]:
         "audit_verdict": said.verdict if scored or said.verdict in UNSCORED_VERDICTS else Verdict.ERROR,
         "audit_score": said.score if scored else None,
         "audit_reason_code": said.reason_code,
-        "audit_message": clean(said.message),
+        "audit_message": storable(said.message),
         "audit_hash": said.verifier_hash,
     }
 
@@ -178,17 +179,6 @@ _COPIED = (
     "min_version", "max_version", "mean_logprob", "engine_seconds", "queue_seconds", "tool_seconds",
     "verifier_seconds", "total_seconds",
 )  # fmt: skip
-
-
-def clean(value: Any) -> Any:
-    """PostgreSQL stores no NUL characters, and models do write them."""
-    if isinstance(value, str):
-        return value.replace("\x00", "�").encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {clean(key): clean(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [clean(item) for item in value]
-    return value
 
 
 def _time(seconds: float) -> datetime | None:

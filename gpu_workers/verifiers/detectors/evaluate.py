@@ -7,12 +7,12 @@ from itertools import islice
 from gpu_workers.contracts.enums import UNSCORED_VERDICTS, Boundary, FlagSeverity, ReasonCode, Verdict
 from gpu_workers.contracts.groups import EpisodeRecord, TamperFlag, VerdictRecord
 from gpu_workers.contracts.tasks import TaskBundle
+from gpu_workers.contracts.text import storable
 from gpu_workers.verifiers.detectors.catalogue import RULES
 from gpu_workers.verifiers.detectors.probes import PROBES, Sighting
 from gpu_workers.verifiers.detectors.rules import Changed, Code, Name, Path, Place, Probe, Rule, Text
 from gpu_workers.verifiers.detectors.source import Fact
 from gpu_workers.verifiers.detectors.view import Snippet, View, canonical, named_paths
-from gpu_workers.verifiers.results import storable
 
 MAX_SIGHTINGS = 20
 MAX_PER_RULE = 3

@@ -1,6 +1,5 @@
 """No policy gets out of a verdict by breaking its own world, or takes its siblings along; a lost host costs nothing."""
 
-import json
 import os
 import signal
 from dataclasses import replace
@@ -115,8 +114,8 @@ async def test_names_that_are_no_text_reach_no_prompt(environment) -> None:
     await environment.reset()
     await environment.step("shell", {"command": r"mkdir d; touch d/$(printf '\377')"})
     record = await environment.step("read_file", {"path": "d"})
-    (record.result + record.error).encode()
-    json.dumps(bounded_arguments({"path": "\ud800"}), ensure_ascii=False).encode()
+    assert "?" in record.result and record.result.isascii()
+    assert bounded_arguments({"path": "\ud800"}) == {"path": "?"}
 
 
 async def test_an_episode_that_breaks_takes_no_sibling_along(world, task) -> None:
