@@ -144,7 +144,8 @@ class BubblewrapSandbox(ResidentSandbox):
             self._group.add(self._channel.server_pid)
         listener, self._channel.listener = self._channel.listener, None
         if listener is not None:
-            self._proxy = Proxy(Reach.of(self.contract.access(), self._host.private_hosts), self.log.add)
+            reach = Reach.of(self.contract.access(), self._host.private_hosts, self._host.network_deny)
+            self._proxy = Proxy(reach, self.log.add)
             self.log.network = self._proxy.log
             await self._proxy.start(listener)
 

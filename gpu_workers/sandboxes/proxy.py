@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from gpu_workers.contracts.environment import Endpoint, parse_endpoint
 from gpu_workers.contracts.groups import NetworkEvent, NetworkLog
-from gpu_workers.sandboxes.reach import Address, Reach, ReachError
+from gpu_workers.sandboxes.reach import Address, Reach, ReachError, embedded
 
 MAX_HEAD = 16 * 2**10
 MAX_CONNECTIONS = 32
@@ -153,7 +153,7 @@ class Proxy:
         problem = ReachError(f"{endpoint} has no address")
         for address in addresses:
             try:
-                self._reach.check_address(endpoint, address)
+                self._reach.check_address(endpoint, address, is_own=is_own_address(address))
             except ReachError as error:
                 problem = error
             else:
@@ -212,6 +212,18 @@ class Proxy:
         if self.log.sent_bytes + self.log.received_bytes > MAX_BYTES:
             event.reason = f"more than {MAX_BYTES} bytes went through this sandbox's proxy"
             raise ConnectionAbortedError(event.reason)
+
+
+def is_own_address(address: Address) -> bool:
+    """Whether this host would answer itself there: the kernel then sends from that very address. Nothing is sent."""
+    real = embedded(address)
+    family = socket.AF_INET if isinstance(real, ipaddress.IPv4Address) else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((str(real), 9))
+        except OSError:
+            return False  # no way there, so none to itself
+        return ipaddress.ip_address(probe.getsockname()[0]) == real
 
 
 def _parse_head(head: bytes) -> tuple[str, str, list[tuple[str, str]]]:
