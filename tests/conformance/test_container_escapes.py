@@ -71,6 +71,9 @@ if libc.mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0:
     print("mounted")
 if libc.ptrace(16, 1, 0, 0) == 0:
     print("attached to process 1")
+for number in range(457, 500):
+    if libc.syscall(number, 0, 0, 0, 0, 0, 0) >= 0:
+        print("call", number, "is there")
 """
 
 

@@ -104,6 +104,18 @@ print("held")
     assert done.stdout == "held\n", done.stderr
 
 
+async def test_calls_that_nobody_has_looked_at_are_not_there(sandbox):
+    """Also what this host's kernel has: statmount, mseal, open_tree_attr, and the x32 numbers of every call."""
+    code = """
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+numbers = [*range(457, 520), 1000, 2**30 - 1, 2**30, 2**30 + 39, 2**31 - 1]
+print({(libc.syscall(ctypes.c_long(n), 0, 0, 0, 0, 0, 0), errno.errorcode[ctypes.get_errno()]) for n in numbers})
+print(libc.syscall(456, 0, 0, 0, 0), errno.errorcode[ctypes.get_errno()] in ("ENOSYS", "EINVAL"))
+"""
+    assert (await python(sandbox, code)).stdout == "{(-1, 'ENOSYS')}\n-1 True\n"
+
+
 async def test_the_filter_leaves_ordinary_programs_alone(sandbox):
     code = "import multiprocessing as m\nwith m.Pool(2) as p: print(p.map(abs, [-1, -2]))"
     done = await python(sandbox, f"if __name__ == '__main__':\n exec({code!r})")

@@ -1,6 +1,7 @@
 """A container's whole life against the stand-in: what works, what fails, whose failure it is, what is left behind."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -77,6 +78,9 @@ async def test_the_server_brings_bubblewraps_filter_whatever_the_engine_has(sand
         "import ctypes\nprint([ctypes.CDLL(None).unshare(f) for f in (0x10000000, 0x40000000)])"
     )
     assert done.stdout == "[-1, -1]\n"
+    code = "import ctypes\nc = ctypes.CDLL(None, use_errno=True)\n"
+    code += "print({(c.syscall(n), ctypes.get_errno()) for n in range(457, 500)})"
+    assert (await sandbox.run_python(code)).stdout == f"{{(-1, {errno.ENOSYS})}}\n", "a kernel's newer calls"
     filters = await sandbox.exec(["grep", "-E", "Seccomp:|NoNewPrivs", "/proc/self/status"])
     assert filters.stdout.split() == ["NoNewPrivs:", "1", "Seccomp:", "2"]
 
