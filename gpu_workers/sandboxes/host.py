@@ -8,6 +8,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from gpu_workers.contracts.environment import (
+    TEST_TOOLS,
     Endpoint,
     EnvironmentContract,
     Mount,
@@ -104,7 +105,8 @@ class HostPolicy:
         if not path.is_relative_to(base):
             raise HostRefusal(f"{mount.source!r} leads out of its data root")
         if not (path.is_dir() or path.is_file()):
-            raise HostRefusal(f"{mount.source!r} is neither a folder nor a file of this host")
+            hint = ": run `make environments` on every worker" if mount.root == TEST_TOOLS else ""
+            raise HostRefusal(f"{mount.source!r} is neither a folder nor a file of this host{hint}")
         return path
 
 

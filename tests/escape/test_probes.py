@@ -62,6 +62,12 @@ def skip_if_absent(host: Any, probe: Probe) -> None:
     needed = {"reach_localhost_by_ipv6": "tcp6_port", "reach_the_hosts_own_address": "host_address"}
     if probe.name == "call_what_is_newer_than_the_filter" and kernel_version() < (6, 10):
         pytest.skip("this host's kernel does not have the call")
+    files = {
+        "read_the_kernels_configuration": "/proc/config.gz", "read_the_hosts_pressure": "/proc/pressure",
+        "read_the_kernels_symbols": "/proc/kallsyms",
+    }  # fmt: skip
+    if probe.name in files and not os.path.exists(files[probe.name]):
+        pytest.skip("this host's kernel shows no such thing")
     if probe.name in needed and not host.facts[needed[probe.name]]:
         pytest.skip("this host has no such address")
 

@@ -16,7 +16,7 @@ import pytest
 from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract, Limits
-from gpu_workers.sandboxes import bubblewrap, command
+from gpu_workers.sandboxes import bubblewrap, command, masks
 from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -46,8 +46,41 @@ async def test_host_files_cannot_be_seen(sandbox, tmp_path):
 
 
 async def test_installed_packages_are_masked(sandbox):
-    done = await sandbox.exec(["sh", "-c", "ls -A " + " ".join(command.masked_folders())])
+    done = await sandbox.exec(["sh", "-c", "ls -A " + " ".join(masks.masked_folders())])
     assert all(not line or line.endswith(":") for line in done.stdout.splitlines()), done.stdout
+
+
+async def test_of_proc_nothing_is_left_but_processes_and_what_programs_need(sandbox):
+    code = """
+import os
+left = {n for n in os.listdir("/proc") if not n.isdigit()}
+told = set()
+for name in left:
+    path = "/proc/" + name
+    try:
+        told |= {name} if (os.listdir(path) if os.path.isdir(path) else open(path, "rb").read(1)) else set()
+    except OSError:
+        pass
+print(*sorted(told))
+"""
+    told = set((await python(sandbox, code)).stdout.split())
+    assert told == masks.KEPT_IN_PROC | {"self", "thread-self", "net", "mounts"}
+
+
+async def test_a_mask_whose_place_is_gone_costs_one_start(backend, monkeypatch):
+    """As when a module of the kernel is unloaded while a worker runs."""
+    masks.masked_in_proc.cache_clear()
+    monkeypatch.setattr(Path, "iterdir", lambda _, real=Path.iterdir: [*real(Path("/proc")), Gone("/proc/gone")])
+    masks.masked_in_proc()
+    monkeypatch.undo()
+    with pytest.raises(WorkerError, match="/proc/gone"):
+        await backend.probe()
+    await backend.probe()
+
+
+class Gone(type(Path())):
+    def stat(self, **_):
+        return os.stat("/proc/cmdline")
 
 
 async def test_process_one_cannot_be_read_written_or_killed(sandbox):
