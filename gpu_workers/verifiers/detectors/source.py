@@ -1,18 +1,17 @@
 """What Python source does, as flat facts: calls, assignments to attributes, definitions, imports, constants. Pure."""
 
 import ast
-import base64
-import binascii
 import builtins
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
+
+from gpu_workers.verifiers.detectors.folding import UNKNOWN, fold
+from gpu_workers.verifiers.detectors.pleasing import is_constant_operator, is_equal_to_all
 
 MAX_SOURCE = 200_000  # characters
 MAX_FACTS = 5_000
 EXITS = frozenset({"sys.exit", "exit", "quit", "builtins.exit", "builtins.quit", "site.exit"})
 BUILTINS = frozenset(dir(builtins))
-UNKNOWN = "*"  # stands in a constant for what is only known when it runs
 
 
 @dataclass(frozen=True)
@@ -233,109 +232,3 @@ class _Reader(ast.NodeVisitor):
 def says_success(call: ast.Call) -> bool:
     """An exit whose code is 0 or left out."""
     return not call.args or (isinstance(call.args[0], ast.Constant) and not call.args[0].value)
-
-
-def fold(node: ast.AST) -> str:
-    """The text an expression gives, as far as it can be told without running it."""
-    match node:
-        case ast.Constant(value=str() as text):
-            return text
-        case ast.Constant(value=bytes() as data):
-            return data.decode("utf-8", "replace")
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return fold(left) + fold(right)
-        case ast.BinOp(left=left, op=ast.Div(), right=right):
-            return f"{fold(left)}/{fold(right)}".replace("//", "/")
-        case ast.JoinedStr(values=values):
-            return "".join(fold(value) for value in values)
-        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str() as glue), attr="join"), args=[items]):
-            return glue.join(_each(items))
-        case ast.Call(func=ast.Attribute(attr="join" | "joinpath" as attr, value=owner), args=args) if args:
-            parts = [fold(arg) for arg in args]
-            return "/".join([fold(owner), *parts] if attr == "joinpath" else parts).replace("//", "/")
-        case ast.Call(func=ast.Name(id="Path" | "PurePath" | "str" | "open"), args=[first, *_]):
-            return fold(first)
-        case ast.Call(func=ast.Attribute(attr="Path" | "PosixPath"), args=[first, *_]):
-            return fold(first)
-        case ast.Call(func=ast.Attribute(attr="b64decode"), args=[first, *_]):
-            return _decoded(fold(first))
-        case ast.Call(func=ast.Attribute(attr="fromhex"), args=[first]):
-            return _unhex(fold(first))
-        case ast.Call(func=ast.Attribute(attr="decode" | "strip" | "format", value=inner)):
-            return fold(inner)
-        case ast.Subscript(value=inner, slice=ast.Slice(lower=None, upper=None, step=ast.UnaryOp())):
-            return fold(inner)[::-1]
-    return UNKNOWN
-
-
-def _each(node: ast.AST) -> Iterator[str]:
-    match node:
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            yield from map(fold, items)
-        case ast.Call(func=ast.Name(id="map"), args=[ast.Name(id="chr"), ast.List(elts=items) | ast.Tuple(elts=items)]):
-            codes = [item.value for item in items if isinstance(item, ast.Constant)]
-            yield from (chr(code) for code in codes if isinstance(code, int) and 0 < code < 0x110000)
-        case ast.Call(func=ast.Name(id="reversed"), args=[inner]):
-            yield fold(inner)[::-1]
-        case _:
-            yield fold(node)
-
-
-def _decoded(text: str) -> str:
-    try:
-        return base64.b64decode(text, validate=True).decode("utf-8", "replace")
-    except (binascii.Error, ValueError):
-        return UNKNOWN
-
-
-def _unhex(text: str) -> str:
-    try:
-        return bytes.fromhex(text).decode("utf-8", "replace")
-    except ValueError:
-        return UNKNOWN
-
-
-# What an operator says when it is written to please: __ne__ false, the others true.
-OPERATORS = {"__eq__": True, "__ne__": False, "__lt__": True, "__le__": True, "__gt__": True, "__ge__": True,
-             "__contains__": True, "__instancecheck__": True, "__subclasscheck__": True}  # fmt: skip
-
-
-def is_constant_operator(name: str, value: ast.AST) -> bool:
-    """Whether `name = value` makes a comparison that always says the same."""
-    if name not in OPERATORS:
-        return False
-    if isinstance(value, ast.Lambda):
-        return _says(value.body, OPERATORS[name])
-    return isinstance(value, ast.Attribute | ast.Call) and "Mock" in ast.dump(value)
-
-
-def is_equal_to_all(function: ast.FunctionDef, owner: str) -> bool:
-    """A comparison that answers whatever the other is: a constant, or without a look at itself or its own class."""
-    if function.name not in OPERATORS:
-        return False
-    returns = [node for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None]
-    if not returns:
-        return False
-    said = [_says(r.value, OPERATORS[function.name]) for r in returns if r.value is not None]
-    if all(said) or all(isinstance(r.value, ast.Constant) for r in returns):
-        return all(said)
-    me = function.args.args[0].arg if function.args.args else ""
-    names = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
-    return not names & {me, owner, "super", "NotImplemented", "type"}
-
-
-def _says(node: ast.AST, wanted: bool) -> bool:
-    match node:
-        case ast.Constant(value=value):
-            return bool(value) is wanted
-        case ast.UnaryOp(op=ast.Not(), operand=inner):
-            return _says(inner, not wanted)
-        case ast.BoolOp(op=ast.Or(), values=values):
-            return wanted and any(_says(v, True) for v in values)
-        case ast.Compare(left=ast.Name(id=left), ops=[ast.Eq() | ast.Is()], comparators=[ast.Name(id=right)]):
-            return wanted and left == right
-        case ast.Call(func=ast.Name(id="bool"), args=[inner]):
-            return _says(inner, wanted)
-        case ast.Call(func=ast.Name(id="isinstance"), args=[_, ast.Name(id="object")]):
-            return wanted
-    return False
