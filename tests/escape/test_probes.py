@@ -7,6 +7,7 @@ control runs for root alone.
 import inspect
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,7 +67,7 @@ def skip_if_absent(host: Any, probe: Probe) -> None:
         "read_the_kernels_configuration": "/proc/config.gz", "read_the_hosts_pressure": "/proc/pressure",
         "read_the_kernels_symbols": "/proc/kallsyms",
     }  # fmt: skip
-    if probe.name in files and not os.path.exists(files[probe.name]):
+    if probe.name in files and not Path(files[probe.name]).exists():
         pytest.skip("this host's kernel shows no such thing")
     if probe.name in needed and not host.facts[needed[probe.name]]:
         pytest.skip("this host has no such address")

@@ -109,12 +109,12 @@ def read_the_hosts_work(_):
 
 def list_the_hosts_devices(_):
     found = []
-    for name in ("bus", "driver", "fs", "irq", "tty", "acpi", "scsi", "asound"):
+    for name in ("bus", "driver", "fs", "irq", "tty", "acpi", "scsi", "asound", "sys"):
         try:
             found += os.listdir("/proc/" + name)
         except OSError:
             continue
-    for name in ("devices", "partitions", "swaps", "iomem", "ioports", "misc", "modules", "crypto"):
+    for name in ("partitions", "swaps", "modules", "mdstat"):
         try:
             with open("/proc/" + name) as file:
                 found.append(name if file.read(1) else "")
