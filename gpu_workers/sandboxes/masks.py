@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-# All that is left of /proc beside the processes: programs size themselves by the first line, and the second says no more
-# than which kernel this is. Whatever else there is, its command line, configuration and symbols, its settings, its load,
-# its disks, is masked without being named here. Every mask of a file costs a start 0.15 ms.
+# All that is left of /proc beside the processes: programs size themselves by the first line, and the second says no
+# more than which kernel this is. Whatever else there is, its command line, configuration and symbols, its settings, its
+# load, its disks, is masked without being named here. Every mask of a file costs a start 0.15 ms.
 KEPT_IN_PROC = frozenset({"cpuinfo", "filesystems", "meminfo", "stat", "uptime", "version"}) | frozenset(
     {"cgroups", "consoles", "crypto", "devices", "dma", "execdomains", "iomem", "ioports", "keys", "misc", "mtrr"}
 )
