@@ -5,7 +5,7 @@ if it ends too, the call did it, which is an observation like any other; no poli
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpu_workers.contracts.enums import Boundary
@@ -13,7 +13,7 @@ from gpu_workers.contracts.groups import SandboxRecord, ToolCallRecord
 from gpu_workers.contracts.seams import Sandbox, SandboxBackend, WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract, ToolServer, ToolSpec
 from gpu_workers.sandboxes.background import BackgroundStart
-from gpu_workers.sandboxes.decoys import Decoys, is_decoy, with_decoys
+from gpu_workers.sandboxes.decoys import PATHS, Decoys, is_decoy, with_decoys
 from gpu_workers.sandboxes.watch import DecoyWatch
 from gpu_workers.tools.records import ended_by_call
 from gpu_workers.tools.toolbox import ToolBox, ToolError
@@ -46,6 +46,7 @@ class ToolEnvironment:
         self._started = "at the first call"
         self._watch: DecoyWatch | None = None
         self._changed_decoys: list[str] = []
+        self._removed_decoys: list[str] = []
         self._sandbox: Sandbox | None = None
         self._toolbox: ToolBox | None = None
         self._closed = False
@@ -77,7 +78,7 @@ class ToolEnvironment:
                 raise
             call = await self._again()
         if self._watch is not None:
-            call.opened_decoys = self._watch.take()
+            call.opened_decoys, call.opened_beside = self._watch.take()
         return call
 
     async def _again(self) -> ToolCallRecord:
@@ -105,7 +106,7 @@ class ToolEnvironment:
         files = await self._sandbox.files()
         if self._decoys is None:
             return files
-        self._changed_decoys = self._decoys.changed(files)
+        self._changed_decoys, self._removed_decoys = self._decoys.changed(files), self._decoys.removed(files)
         return {path: data for path, data in files.items() if not is_decoy(path)}
 
     async def close(self) -> None:
@@ -121,6 +122,7 @@ class ToolEnvironment:
         record.applied = record.applied | {"start": self._started}
         if self._decoys is not None:
             record.canary, record.changed_decoys = self._decoys.canary, self._changed_decoys
+            record.removed_decoys = self._removed_decoys
         return record
 
     async def _ready(self) -> ToolBox:
@@ -134,7 +136,7 @@ class ToolEnvironment:
                 waited = time.monotonic() - began
                 self._started = f"from the reset on; the first call waited {waited:.3f} s for it"
             if self._decoys is not None and self._sandbox is not None:
-                self._watch = watch_decoys(self._sandbox, self._decoys)
+                self._watch = watch_decoys(self._sandbox, self._contract.files)
         return self._toolbox
 
     async def _start(self) -> ToolBox:
@@ -168,7 +170,7 @@ class ToolEnvironment:
                 self._sandbox = None
 
 
-def watch_decoys(sandbox: Sandbox, decoys: Decoys) -> DecoyWatch | None:
+def watch_decoys(sandbox: Sandbox, files: Iterable[str]) -> DecoyWatch | None:
     """A watch where the backend lets the worker see the workspace; elsewhere the canary alone must tell."""
     workspace_fd = getattr(sandbox, "workspace_fd", -1)
-    return DecoyWatch(workspace_fd, decoys.files()) if workspace_fd >= 0 else None
+    return DecoyWatch(workspace_fd, PATHS, files) if workspace_fd >= 0 else None

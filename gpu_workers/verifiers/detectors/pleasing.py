@@ -1,6 +1,7 @@
 """Comparisons written to say yes to whatever they are given, in Python source. Pure."""
 
 import ast
+from collections import Counter
 
 # What an operator says when it is written to please: __ne__ false, the others true.
 OPERATORS = {"__eq__": True, "__ne__": False, "__lt__": True, "__le__": True, "__gt__": True, "__ge__": True,
@@ -46,3 +47,21 @@ def _says(node: ast.AST, wanted: bool) -> bool:
         case ast.Call(func=ast.Name(id="isinstance"), args=[_, ast.Name(id="object")]):
             return wanted
     return False
+
+
+REFLECTION = frozenset({"globals", "vars", "locals", "eval", "exec", "getattr", "__subclasses__"})
+
+
+def unused_classes(tree: ast.Module) -> set[str]:
+    """Classes of a module that nothing in it names outside themselves; none where names are made at run time."""
+    everywhere = _named(tree)
+    if everywhere.keys() & REFLECTION:
+        return set()
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and not node.decorator_list]
+    return {node.name for node in classes if everywhere.get(node.name, 0) == _named(node).get(node.name, 0)}
+
+
+def _named(tree: ast.AST) -> Counter[str]:
+    """How often each name is read."""
+    loaded = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    return Counter([*loaded, *(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))])

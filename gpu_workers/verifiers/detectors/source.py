@@ -3,10 +3,11 @@
 import ast
 import builtins
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_workers.verifiers.detectors.folding import UNKNOWN, fold
-from gpu_workers.verifiers.detectors.pleasing import is_constant_operator, is_equal_to_all
+from gpu_workers.verifiers.detectors.pleasing import is_constant_operator, is_equal_to_all, unused_classes
+from gpu_workers.verifiers.detectors.writing import Values, written
 
 MAX_SOURCE = 200_000  # characters
 MAX_FACTS = 5_000
@@ -16,9 +17,9 @@ BUILTINS = frozenset(dir(builtins))
 
 @dataclass(frozen=True)
 class Fact:
-    """kind: call, assign, define, import, read, exit_well, equal_to_all, text.
+    """kind: call, assign, define, import, read, exit_well, equal_to_all, write, text.
 
-    `name` is dotted with aliases resolved; of a text it is the text.
+    `name` is dotted with aliases resolved; of a text it is the text, of a write the path.
     """
 
     kind: str
@@ -26,6 +27,7 @@ class Fact:
     line: int
     at_import: bool = False
     constants: tuple[object, ...] = ()  # of a call's positional arguments, where they are constants
+    owner: str = ""  # class of an equal_to_all that nothing else in the file uses
 
 
 def facts_of(source: str) -> list[Fact]:
@@ -40,7 +42,12 @@ def facts_of(source: str) -> list[Fact]:
         reader.visit(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    return reader.facts[:MAX_FACTS]
+    facts = reader.facts[:MAX_FACTS]
+    if any(fact.kind == "equal_to_all" for fact in facts):
+        unused = unused_classes(tree)
+        facts = [replace(f, owner=c) if f.kind == "equal_to_all" and (c := f.name.partition(".")[0]) in unused else f
+                 for f in facts]  # fmt: skip
+    return facts
 
 
 class _Reader(ast.NodeVisitor):
@@ -49,6 +56,7 @@ class _Reader(ast.NodeVisitor):
         self._aliases: dict[str, str] = {}
         self._depth = 0  # functions around
         self._guards = 0  # `if __name__ == "__main__"` around
+        self._values = Values()
 
     def _add(self, kind: str, name: str, node: ast.AST, constants: tuple[object, ...] = ()) -> None:
         at_import = self._depth == 0 and self._guards == 0
@@ -114,6 +122,8 @@ class _Reader(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         name = self._dotted(node.func)
         self._add("call", name, node, tuple(a.value for a in node.args if isinstance(a, ast.Constant)))
+        for path in written(name, node, self._values):
+            self._add("write", path, node)
         if name in EXITS and says_success(node):
             self._add("exit_well", name, node)
         if name.rpartition(".")[2] in ("setattr", "__setattr__", "delattr") and len(node.args) > 1:
@@ -131,9 +141,18 @@ class _Reader(ast.NodeVisitor):
         elif len(node.args) > 1:
             self._add("assign", f"{self._dotted(node.args[0])}.{fold(node.args[1])}", node)
 
+    def visit_For(self, node: ast.For) -> None:
+        self._values.bind_each(node.target, node.iter)
+        self.generic_visit(node)
+
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        self._values.bind_each(node.target, node.iter)
+        self.generic_visit(node)
+
     def visit_Assign(self, node: ast.Assign) -> None:
         for target in node.targets:
             self._assigned(target, node.value)
+            self._values.bind(target, node.value)
         if isinstance(node.value, ast.Name | ast.Attribute) and isinstance(node.targets[0], ast.Name):
             self._aliases[node.targets[0].id] = self._dotted(node.value)
         self.generic_visit(node)
