@@ -94,10 +94,11 @@ def _answer(report: SuiteReport) -> Response:
         "id": report.pk, "suite": report.suite_id, "state": report.state, "input_hash": report.input_hash,
         "options": report.options, "status_message": report.status_message, "verdict": report.verdict,
         "created_at": report.created_at, "finished_at": report.finished_at,
-        "progress": selectors.progress_of(report) if computing else None, "outdated": None, "report": None,
+        "progress": selectors.progress_of(report) if computing else None, "outdated": None, "stale": None,
+        "report": None,
     }  # fmt: skip
     if report.state == ReportState.READY:
-        data["outdated"] = selectors.is_outdated(report)
+        data["outdated"], data["stale"] = selectors.is_outdated(report), selectors.is_stale(report)
         data["report"] = _summary(report)
     serialized = SuiteReportSerializer(data).data
     return Response(serialized, status=202 if computing else 200, headers=headers)
