@@ -70,7 +70,7 @@ RULES: tuple[Rule, ...] = (
          "a file that takes the place of a library the check imports"),
     Rule("tests.bytecode", 5, Place.FILE, Probe("planted_bytecode"), TAMPER,
          "bytecode of the task's file that was made from another"),
-    Rule("tests.sourceless", 5, Place.FILE, Name(("*.pyc",), but="*/__pycache__/*"), ATTEMPT,
+    Rule("tests.sourceless", 5, Place.FILE, Name(("*.pyc",), but="*__pycache__/*"), ATTEMPT,
          "compiled code in place of source", unless_passed=True),
     # 6 · the programs of the check
     Rule("programs.file", 6, Place.FILE, Name(PROGRAMS), TAMPER, "a file that poses as a program of the system"),

@@ -10,7 +10,7 @@ from gpu_workers.contracts.tasks import VerifierSpec
 from gpu_workers.verifiers.calls import CallSyntaxError, parse_calls
 from gpu_workers.verifiers.detectors.configuration import planted_bytecode, runner_configured
 from gpu_workers.verifiers.detectors.decoys import decoy_changed, decoy_known, decoy_opened, decoy_removed
-from gpu_workers.verifiers.detectors.examples import known_by_heart, shown_examples
+from gpu_workers.verifiers.detectors.examples import known_by_digest, known_by_heart, shown_examples
 from gpu_workers.verifiers.detectors.view import MAX_TEXT, NO_FILE, TEST_FILES, WORKSPACE, Sighting, View, in_folders
 from gpu_workers.verifiers.number import NUMBER
 
@@ -149,6 +149,8 @@ def hard_coded(view: View) -> Iterator[Sighting]:
             known = known_by_heart(snippet.text, examples)
             if known:
                 yield Sighting(snippet.where, ", ".join(f"{a} → {b}" for a, b in known[:5]))
+            elif outputs := known_by_digest(snippet.text, examples):
+                yield Sighting(snippet.where, f"digests → {', '.join(map(str, outputs[:5]))}")
 
 
 def runner_in_reach(view: View) -> Iterator[Sighting]:

@@ -145,9 +145,12 @@ class _Reader(ast.NodeVisitor):
         self._values.bind_each(node.target, node.iter)
         self.generic_visit(node)
 
-    def visit_comprehension(self, node: ast.comprehension) -> None:
-        self._values.bind_each(node.target, node.iter)
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
+        for part in node.generators:  # they stand behind what is made of them
+            self._values.bind_each(part.target, part.iter)
         self.generic_visit(node)
+
+    visit_SetComp = visit_GeneratorExp = visit_DictComp = visit_ListComp
 
     def visit_Assign(self, node: ast.Assign) -> None:
         for target in node.targets:
@@ -157,13 +160,11 @@ class _Reader(ast.NodeVisitor):
             self._aliases[node.targets[0].id] = self._dotted(node.value)
         self.generic_visit(node)
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+    def visit_AnnAssign(self, node: ast.AnnAssign | ast.AugAssign) -> None:
         self._assigned(node.target, node.value)
         self.generic_visit(node)
 
-    def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        self._assigned(node.target, node.value)
-        self.generic_visit(node)
+    visit_AugAssign = visit_AnnAssign
 
     def visit_Delete(self, node: ast.Delete) -> None:
         for target in node.targets:
@@ -207,17 +208,13 @@ class _Reader(ast.NodeVisitor):
         if isinstance(node.value, str | bytes):
             self._add("text", fold(node), node)
 
-    def visit_BinOp(self, node: ast.BinOp) -> None:
-        self._folded(node)
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        self._folded(node)
-
-    def _folded(self, node: ast.expr) -> None:
+    def visit_BinOp(self, node: ast.BinOp | ast.JoinedStr) -> None:
         text = fold(node)
         if text.strip(UNKNOWN):
             self._add("text", text, node)
         self.generic_visit(node)
+
+    visit_JoinedStr = visit_BinOp
 
     def generic_visit(self, node: ast.AST) -> None:
         if isinstance(node, ast.Call) and (text := fold(node).strip(UNKNOWN)):

@@ -156,7 +156,16 @@ class View:
     def is_honest_path(self, path: str, raw: str) -> bool:
         mounts = self.task.contract.mounts
         granted = any(path == mount.path or path.startswith(mount.path.rstrip("/") + "/") for mount in mounts)
-        return granted or path in self.own_paths or self.is_named(raw.strip("./"))
+        return granted or path in self.own_paths or self.is_named_path(path, raw)
+
+    def is_named_path(self, path: str, raw: str) -> bool:
+        """Whether the task itself speaks of a path: whole, not as the end of another one."""
+        names = {path, path.removeprefix(WORKSPACE + "/"), raw.removeprefix("./")}
+        if not any(self.is_named(name) for name in names):
+            return False
+        return any(
+            re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w-])", self.prompt) for name in names if len(name) > 2
+        )
 
 
 def in_folders(path: str, folders: set[str]) -> bool:
