@@ -147,7 +147,7 @@ class Channel(Conversation):
             )
         self.monitor_fd = os.pidfd_open(self.monitor.pid)
         try:
-            await asyncio.wait_for(_readable(ours.fileno()), timeout)
+            await asyncio.wait_for(readable(ours.fileno()), timeout)
         except TimeoutError as error:
             raise ChannelError(f"no sign of life within {timeout:g} s") from error
         self._take_hello(ours)
@@ -198,13 +198,13 @@ class Channel(Conversation):
             # Process 1 is reported dead only after the kernel has killed and reaped its whole pid namespace.
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.server_fd, signal.SIGKILL)
-            await _readable(self.server_fd)
+            await readable(self.server_fd)
             os.close(self.server_fd)
             self.server_fd = -1
         if self.monitor is not None:
             if self.monitor.poll() is None:
                 self.monitor.kill()
-                await _readable(self.monitor_fd)
+                await readable(self.monitor_fd)
                 self.monitor.wait()
             if self.monitor.stderr is not None:
                 self.monitor.stderr.close()
@@ -218,7 +218,7 @@ class Channel(Conversation):
             self.workspace_fd = -1
 
 
-async def _readable(fd: int) -> None:
+async def readable(fd: int) -> None:
     """Wait until a descriptor is readable; a pidfd is when its process has ended."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()

@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import http.server
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -24,38 +22,7 @@ from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
 from gpu_workers.sandboxes.host import HostPolicy
 from gpu_workers.sandboxes.proxy import Proxy
 from gpu_workers.sandboxes.reach import Reach
-
-
-class Site(http.server.BaseHTTPRequestHandler):
-    seen: list[tuple[str, str, str, bytes]] = []
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self):
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        Site.seen.append((self.command, self.path, self.headers["Host"], body))
-        self.send_response(200)
-        self.send_header("Content-Length", "5")
-        self.end_headers()
-        self.wfile.write(b"hello")
-
-    do_POST = do_GET
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def site():
-    """Port of a web server on this host's localhost."""
-    Site.seen = []
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Site)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server.server_address[1]
-    server.shutdown()
-    thread.join()
-    server.server_close()
+from tests.unit.gpu_workers.sandboxes.conftest import Site
 
 
 @contextlib.asynccontextmanager
@@ -183,6 +150,7 @@ import asyncio, socket, sys
 from gpu_workers.contracts.environment import NetworkMode
 from gpu_workers.sandboxes.proxy import Proxy
 from gpu_workers.sandboxes.reach import Reach
+from tests.unit.gpu_workers.sandboxes.conftest import Site
 
 async def main():
     async def greet(reader, writer):
