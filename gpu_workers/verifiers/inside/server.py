@@ -22,7 +22,7 @@ OPERATIONS = {
 
 def equals_blank(value: Any) -> bool:
     """Whether an object with a state of its own equals one of its type that was made without any."""
-    kind = type(value)
+    kind: Any = type(value)
     slots = [name for part in kind.__mro__ for name in part.__dict__.get("__slots__", ()) if hasattr(value, name)]
     if not slots and all(hasattr(kind, name) for name in getattr(value, "__dict__", ())):
         return False
