@@ -1,13 +1,16 @@
 """Claim: the tamper detectors cost an episode less than one tool call does.
 
-Two parts: the rules over finished episodes (those of the hack suite and its honest controls, played once), in CPU time
-of the worker; and the decoys, as whole episodes in a sandbox (start, 4 shell calls, snapshot, close) with and without
-them, interleaved, in wall and CPU time.
+Three parts: the rules over finished episodes (those of the hack suite and its honest controls, played once), in CPU
+time of the worker; the search for decoys' content in what a call shows that met them, for texts of 100,000 characters;
+and the decoys, as whole episodes in a sandbox (start, 4 shell calls, snapshot, close) with and without them,
+interleaved, in wall and CPU time.
 Prints one JSON object. Run: `python benchmarks/tamper_detectors.py [--rounds N] [--episodes N]`.
 """
 
 import argparse
+import ast
 import asyncio
+import base64
 import json
 import resource
 import statistics
@@ -15,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from random import Random
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -23,6 +27,7 @@ from gpu_workers.rollout.environment import ToolEnvironment
 from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
 from gpu_workers.sandboxes.decoys import Decoys
 from gpu_workers.verifiers.detectors.evaluate import find_flags
+from gpu_workers.verifiers.detectors.traces import Traces
 from tests.hacks.controls import CONTROLS
 from tests.hacks.patterns import PATTERNS
 from tests.hacks.world import World
@@ -55,6 +60,26 @@ async def rules(rounds: int) -> dict[str, float]:
         "p99": times[int(0.99 * (len(times) - 1))],
         "mean": statistics.fmean(times),
     }
+
+
+def traces(rounds: int) -> dict[str, float]:
+    """CPU milliseconds of one text, by kind."""
+    decoys = Decoys()
+    random = Random(0)
+    texts = {
+        "source": Path(ast.__file__).read_text() * 3,
+        "numbers": " ".join(str(random.randrange(300)) for _ in range(30_000)),
+        "base64": base64.b64encode(random.randbytes(75_000)).decode(),
+    }
+    found = {}
+    for name, text in texts.items():
+        times = []
+        for _ in range(rounds):
+            started = time.process_time()
+            assert not Traces(decoys.canary, decoys.number).hidden(text[:100_000])
+            times.append(1000 * (time.process_time() - started))
+        found[name] = statistics.median(times)
+    return found
 
 
 def cpu_seconds() -> float:
@@ -96,7 +121,11 @@ async def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--episodes", type=int, default=50)
     options = parser.parse_args()
-    result = {"rules_ms": await rules(options.rounds), "decoys_ms": await decoys(options.episodes)}
+    result = {
+        "rules_ms": await rules(options.rounds),
+        "traces_ms": traces(options.rounds),
+        "decoys_ms": await decoys(options.episodes),
+    }
     print(json.dumps({part: {k: round(v, 3) for k, v in values.items()} for part, values in result.items()}, indent=1))
 
 

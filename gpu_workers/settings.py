@@ -2,14 +2,15 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from gpu_workers.contracts.environment import TEST_TOOLS, MountRole
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.sandboxes.backends import BackendChoice, load_choice
-from gpu_workers.sandboxes.host import HostPolicy, load_host_policy
+from gpu_workers.sandboxes.host import DataRoot, HostPolicy, load_host_policy
 
 BROKER_SCHEMES = frozenset({"redis", "rediss", "redis+socket", "amqp", "amqps", "memory"})
 LOCAL_REDIS = "redis://127.0.0.1:6379/0"
@@ -53,6 +54,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> WorkerSettings:
     """Read the settings. Raises SettingsError naming the variable."""
     env = os.environ if environ is None else environ
     home = Path(env.get("RATCHET_HOME") or ".ratchet").expanduser().resolve()
+    environments_dir = Path(env.get("RATCHET_ENVIRONMENTS_DIR") or home / "environments").expanduser().resolve()
     redis_url = _url(env, "REDIS_URL", "", frozenset({"redis", "rediss", "unix"}))
     return WorkerSettings(
         broker_url=_url(env, "CELERY_BROKER_URL", redis_url or LOCAL_REDIS, BROKER_SCHEMES),
@@ -65,10 +67,10 @@ def load_settings(environ: Mapping[str, str] | None = None) -> WorkerSettings:
             env, "RATCHET_CONTROL_URL", _local_url(env, "RATCHET_PORT", 8000), frozenset({"http", "https"})
         ),
         worker_secret=env.get("RATCHET_WORKER_SECRET", ""),
-        environments_dir=Path(env.get("RATCHET_ENVIRONMENTS_DIR") or home / "environments").expanduser().resolve(),
+        environments_dir=environments_dir,
         judge_url=_url(env, "RATCHET_JUDGE_URL", "", frozenset({"http", "https"})),
         judge_key=env.get("RATCHET_JUDGE_KEY", ""),
-        sandbox=_sandbox(env),
+        sandbox=_sandbox(env, environments_dir),
         sandbox_backend=_sandbox_backend(env),
     )
 
@@ -79,11 +81,14 @@ def settings() -> WorkerSettings:
     return load_settings()
 
 
-def _sandbox(env: Mapping[str, str]) -> HostPolicy:
+def _sandbox(env: Mapping[str, str], environments_dir: Path) -> HostPolicy:
     try:
-        return load_host_policy(env)
+        host = load_host_policy(env)
     except ValueError as error:
         raise SettingsError(str(error)) from error
+    # pytest for the scripts of task folders, which no agent's sandbox may mount.
+    tools = {TEST_TOOLS: DataRoot(environments_dir / TEST_TOOLS, frozenset({MountRole.VERIFIER_SECRET}))}
+    return replace(host, data_roots={**tools, **host.data_roots})
 
 
 def _store(url: str) -> ObjectStore:

@@ -25,7 +25,8 @@ from apps.runs.selectors import verdicts_of, visible_runs
 from apps.tasks.contracts import contract_of
 from apps.tasks.measurements.selectors import newest as newest_measurement
 from apps.tasks.models import SplitName, TaskState
-from apps.tasks.reports.selectors import newest_report
+from apps.tasks.reports.models import ReportState
+from apps.tasks.reports.selectors import is_stale, newest_report
 from apps.tasks.selectors import (
     check_progress,
     find_suite,
@@ -98,6 +99,7 @@ def suite(request: HttpRequest, pk: UUID) -> HttpResponse:
     if chosen["q"]:
         tasks = tasks.filter(key__icontains=chosen["q"])
     paginator = Paginator(tasks, _TASKS_PER_PAGE)
+    report = newest_report(found)
     return page(
         request, "suite.html", here="suites", suite=found, coverage=representativeness(found), chosen=chosen,
         page_of=paginator.get_page(request.GET.get("page")), num_tasks=paginator.count,
@@ -107,7 +109,8 @@ def suite(request: HttpRequest, pk: UUID) -> HttpResponse:
         may_release=has_permission(user, Permission.TASK_RELEASE, found.project),
         may_check=has_permission(user, Permission.SUITE_CREATE, found.project), progress=check_progress(found),
         measurement=newest_measurement(found), measured=measured_errors(found),
-        report=newest_report(found), computes_report=has_permission(user, Permission.EVALUATION_CREATE, found.project),
+        report=report, report_is_stale=report is not None and report.state == ReportState.READY and is_stale(report),
+        computes_report=has_permission(user, Permission.EVALUATION_CREATE, found.project),
         gap=suite_gap(user, found),
         ledger=heldout_ledger(found), rotation_after=ROTATION_AFTER, splits=SplitName.choices,
         task_states=TaskState.choices, reads_heldout=has_permission(user, Permission.HELDOUT_READ, found.project),

@@ -1,8 +1,9 @@
 """Error rates of a verifier from labels sampled with known probabilities. Pure.
 
 Within a stratum items were drawn with one probability and are offered in random order, so every labelled one stands
-for N_h / n_h episodes; N_h is estimated by the sum of inverse inclusion probabilities (Hájek). Intervals: a
-Beta(½, ½) posterior of the share of truly passing episodes in each stratum, propagated by Monte Carlo.
+for N_h / n_h episodes; N_h is estimated by the sum of inverse inclusion probabilities (Hájek). This holds although
+strata of suspicious episodes are drawn whole and offered first: how far each is labelled is in its own n_h. Intervals:
+a Beta(½, ½) posterior of the share of truly passing episodes in each stratum, propagated by Monte Carlo.
 """
 
 from collections import defaultdict
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MIN_LABELS = 10  # under it nothing is measured; strata with fewer are merged
+MAX_UNSEEN = 0.2  # of a verdict's episodes may lie in strata without any label: more, and nothing is measured
 _DRAWS = 4000
 
 Floats = NDArray[np.float64]
@@ -89,10 +91,17 @@ def _strata(items: Sequence[Sampled]) -> list[_Stratum]:
 
 def _stratum(passed: bool, members: list[Sampled]) -> _Stratum:
     """Strata that were merged keep their own weights; Kish's number of labels says what that costs."""
-    total = sum(1 / item.inclusion_probability for item in members)
-    labelled = [(1 / item.inclusion_probability, bool(item.truth)) for item in members if item.truth is not None]
-    weight = sum(w for w, _ in labelled)
-    if not weight:
+    size_h: dict[str, float] = defaultdict(float)
+    labels_h: dict[str, int] = defaultdict(int)
+    for item in members:
+        size_h[item.stratum] += 1 / item.inclusion_probability
+        labels_h[item.stratum] += item.truth is not None
+    total = sum(size_h.values())
+    labelled = [
+        (size_h[item.stratum] / labels_h[item.stratum], item.truth) for item in members if item.truth is not None
+    ]
+    weight = sum(w for w, _ in labelled)  # of the strata with a label
+    if weight < (1 - MAX_UNSEEN) * total:
         return _Stratum(passed, total, 0.0, 0.0)
     share = sum(w for w, truth in labelled if truth) / weight
     return _Stratum(passed, total, share, weight**2 / sum(w * w for w, _ in labelled))

@@ -6,15 +6,20 @@ from uuid import UUID
 
 RANDOM_SLICE_TRAINING = 0.02
 RANDOM_SLICE_EVALUATION = 0.05
+_ALL_OF = {"tamper": "tamper flag", "disputed": "the audit verifier disagrees"}  # strata drawn whole, and why
 _SPAN = 2**64
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What decides whether an episode is sampled. `policy_kind`: prompt, supervised or reinforced."""
+    """What decides whether an episode is sampled. `policy_kind`: prompt, supervised or reinforced.
+
+    `audit_verdict`: of the audit verifier, empty where it did not look.
+    """
 
     episode_id: UUID
     verdict: str
+    audit_verdict: str
     tamper: bool
     policy_kind: str
     training: bool
@@ -35,11 +40,12 @@ def draw(candidate: Candidate) -> Draw | None:
     if candidate.verdict not in ("pass", "fail"):
         return None
     source = "training" if candidate.training else "evaluation"
-    flag = "tamper" if candidate.tamper else "clean"
+    disputed = candidate.audit_verdict in ("pass", "fail") and candidate.audit_verdict != candidate.verdict
+    flag = "tamper" if candidate.tamper else "disputed" if disputed else "clean"
     stratum = f"{candidate.verdict}|{flag}|{candidate.policy_kind}|{source}"
-    if candidate.tamper:
+    if flag in _ALL_OF:
         # In random order among themselves, ahead of most of the random slice.
-        return Draw(stratum, 1.0, "tamper flag", 0.25 * uniform(candidate.episode_id, "position"))
+        return Draw(stratum, 1.0, _ALL_OF[flag], 0.25 * uniform(candidate.episode_id, "position"))
     probability = RANDOM_SLICE_TRAINING if candidate.training else RANDOM_SLICE_EVALUATION
     if uniform(candidate.episode_id, "slice") >= probability:
         return None

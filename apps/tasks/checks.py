@@ -1,6 +1,7 @@
 """The checks every task passes before it is used: sent to workers in chunks, applied once, sent again when lost.
 
 A check judges the reference (must pass), the empty answer and every known-bad answer (must fail), each several times.
+Of a suite only so many chunks are under way at once, so that a small suite need not wait for the whole of a large one.
 """
 
 from collections import Counter
@@ -17,6 +18,7 @@ from apps.accounts.models import User
 from apps.accounts.permissions import Permission, require
 from apps.audit.services import record
 from apps.tasks.models import SplitName, Suite, SuiteState, Task, TaskState
+from apps.tasks.reports.services import request_report
 from apps.tasks.states import SUITE_TRANSITIONS, TASK_TRANSITIONS, check_transition
 from gpu_workers.contracts import queues
 from gpu_workers.contracts.enums import VerifierKind
@@ -41,23 +43,34 @@ def start_checks(suite: Suite) -> None:
 
 
 def send_checks(suite: Suite) -> None:
-    """Send every unchecked task of a suite to the workers once the transaction is through."""
-    suite.checks_sent_at = timezone.now()
-    suite.save(update_fields=["checks_sent_at"])
-    tasks = list(suite.tasks.filter(state=TaskState.UNCHECKED).order_by("position").values_list("pk", "bundle"))
-    stamp = int(suite.checks_sent_at.timestamp())
+    """Send the first unchecked tasks of a suite to the workers once the transaction is through."""
+    suite.checks_sent_at, suite.checks_sent_to = timezone.now(), 0
+    suite.save(update_fields=["checks_sent_at", "checks_sent_to"])
+    for _ in range(settings.CHECKS_IN_FLIGHT):
+        if not _send_next(suite):
+            break
+
+
+def _send_next(suite: Suite) -> bool:
+    """Send the next chunk of unchecked tasks; False where all have been sent. The caller holds the suite's row."""
     pure = suite.verifier.get("kind") in PURE_KINDS
-    chunk = CHUNK if pure else SANDBOXED_CHUNK
-    for start in range(0, len(tasks), chunk):
-        job = VerifyJob(
-            job_id=f"verify-{suite.pk}-{stamp}-{start}",
-            suite_id=str(suite.pk),
-            items=[VerifyItem(task_id=str(pk), task=bundle) for pk, bundle in tasks[start : start + chunk]],
-            repeats=settings.CHECK_REPEATS,
-            bad_repeats=0 if pure else settings.CHECK_BAD_REPEATS,
-        )
-        # robust: the suite is stored; what a broker that is down did not take is sent again by resend_checks.
-        transaction.on_commit(partial(_send, jsonable(job)), robust=True)
+    waiting = suite.tasks.filter(state=TaskState.UNCHECKED, position__gte=suite.checks_sent_to).order_by("position")
+    tasks = list(waiting.values_list("pk", "bundle", "position")[: CHUNK if pure else SANDBOXED_CHUNK])
+    if not tasks:
+        return False
+    assert suite.checks_sent_at is not None
+    job = VerifyJob(
+        job_id=f"verify-{suite.pk}-{int(suite.checks_sent_at.timestamp())}-{tasks[0][2]}",
+        suite_id=str(suite.pk),
+        items=[VerifyItem(task_id=str(pk), task=bundle) for pk, bundle, _ in tasks],
+        repeats=settings.CHECK_REPEATS,
+        bad_repeats=0 if pure else settings.CHECK_BAD_REPEATS,
+    )
+    suite.checks_sent_to = tasks[-1][2] + 1
+    suite.save(update_fields=["checks_sent_to"])
+    # robust: the suite is stored; what a broker that is down did not take is sent again by resend_checks.
+    transaction.on_commit(partial(_send, jsonable(job)), robust=True)
+    return True
 
 
 def _send(job: dict[str, object]) -> None:
@@ -80,8 +93,11 @@ def apply_checks(*, suite_id: UUID | str, checks: Iterable[TaskCheck]) -> Suite 
     Task.objects.bulk_update(tasks, ["state", "quarantine_code", "quarantine_message"], batch_size=500)
     suite.checks_sent_at = timezone.now()
     suite.save(update_fields=["checks_sent_at"])
-    if suite.state == SuiteState.CHECKING and not suite.tasks.filter(state=TaskState.UNCHECKED).exists():
-        finish_checks(suite)
+    if suite.state == SuiteState.CHECKING:
+        if not suite.tasks.filter(state=TaskState.UNCHECKED).exists():
+            finish_checks(suite)
+        elif tasks:
+            _send_next(suite)
     return suite
 
 
@@ -100,6 +116,8 @@ def finish_checks(suite: Suite) -> None:
     suite.save(update_fields=["state", "status_message"])
     after = {"suite": str(suite), "state": suite.state, "num_quarantined": num_quarantined}
     record(tag="system:suite:check", by=None, project=suite.project, subject=suite, after=after)
+    if suite.state == SuiteState.READY:
+        request_report(suite=suite, by=None)
 
 
 @transaction.atomic

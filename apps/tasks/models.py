@@ -36,6 +36,8 @@ class Suite(models.Model):
     import_notes = models.JSONField(default=list, db_default=Value([], models.JSONField()))
     checks_sent_at = models.DateTimeField(null=True)  # last time checks were sent or came back
     checks_started_at = models.DateTimeField(null=True)
+    # Tasks at positions below it have been sent to be checked; the next ones go out as these come back.
+    checks_sent_to = models.PositiveIntegerField(default=0, db_default=0)
     num_to_check = models.PositiveIntegerField(default=0, db_default=0)  # tasks that were unchecked then
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL)
     created_at = models.DateTimeField(auto_now_add=True)

@@ -8,6 +8,7 @@ from apps.accounts.permissions import Permission, require
 from apps.audit.services import record
 from apps.tasks.checks import finish_checks
 from apps.tasks.models import Suite, SuiteState, Task, TaskState
+from apps.tasks.reports.services import request_report
 from apps.tasks.states import TASK_TRANSITIONS, check_transition
 from ratchet.problems import Problem
 
@@ -28,6 +29,7 @@ def release_task(*, task: Task, by: User | None, reason: str) -> Task:
     task.save(update_fields=_RELEASE_FIELDS)
     if suite.state == SuiteState.FAILED:
         finish_checks(suite)
+    _renew_report(suite)
     after = {"state": task.state, "task": task.key, "suite": str(suite)}
     record(
         tag="user:task:release", by=by, project=suite.project, subject=task, before=before, after=after, reason=reason
@@ -53,11 +55,17 @@ def put_back_task(*, task: Task, by: User | None, reason: str) -> Task:
     before = {"state": task.state, "released_because": task.release_reason}
     task.state, task.released_at, task.released_by, task.release_reason = TaskState.QUARANTINED, None, None, ""
     task.save(update_fields=_RELEASE_FIELDS)
+    _renew_report(suite)
     after = {"state": task.state, "code": task.quarantine_code, "task": task.key, "suite": str(suite)}
     record(
         tag="user:task:put_back", by=by, project=suite.project, subject=task, before=before, after=after, reason=reason
     )
     return task
+
+
+def _renew_report(suite: Suite) -> None:
+    if suite.state == SuiteState.READY:
+        request_report(suite=suite, by=None)
 
 
 def _reason(reason: str, ask: str) -> str:

@@ -123,5 +123,6 @@ class VerifierKind(StrEnum):
     TESTS = "tests"  # a pytest-style test suite in its own sandbox, the candidate's code in a process apart
     SCRIPT = "script"  # a test script over the workspace that leaves a reward file, as Harbor's tasks have it
     COMPOSITE = "composite"  # several verifiers: all must pass, their scores are weighted
+    EQUIVALENCE = "equivalence"  # a function beside the reference on mutated inputs, each in a sandbox of its own
     ENVIRONMENT = "environment"  # the reward of a third-party environment, by playing the episode again in a fresh one
     JUDGE = "judge"  # a language model's opinion, through an OpenAI-compatible endpoint

@@ -11,6 +11,7 @@ import msgspec
 
 CONTRACT_VERSION = 1
 WORKSPACE = "/workspace"
+TEST_TOOLS = "test-tools"  # the data root of every worker that `make environments` fills with pytest, for verifiers
 MAX_PORT = 65535
 _HOST_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*\Z")
 

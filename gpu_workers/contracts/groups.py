@@ -115,6 +115,7 @@ class ToolCallRecord(msgspec.Struct, kw_only=True):
     stdout: str = ""  # first characters of what the process wrote
     stderr: str = ""  # last characters of it
     opened_decoys: list[str] = []  # decoys of the environment that were opened while it ran
+    opened_beside: float | None = None  # share of comparable ordinary files opened with them; None: there are none
 
 
 class TurnRecord(msgspec.Struct, kw_only=True):
@@ -161,7 +162,8 @@ class SandboxRecord(msgspec.Struct, kw_only=True):
     limits_hit: list[str] = []
     log: str = ""  # one line an event: start, exec, exit status, duration
     canary: str = ""  # of this episode's decoys; empty where none were placed
-    changed_decoys: list[str] = []  # decoys that differ at the end
+    changed_decoys: list[str] = []  # decoys that differ at the end, and files put among them
+    removed_decoys: list[str] = []  # decoys that are gone at the end
     refused_files: list[str] = []  # "path: reason" of what could not be taken as a result
     contract_hash: str = ""  # of the contract it was made from
     applied: dict[str, str] = {}  # topic -> what bounds it here, e.g. memory -> "cgroup v2 memory.max 536870912"

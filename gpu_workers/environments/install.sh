@@ -24,17 +24,30 @@ find_python() {
     fail "Python 3.11 was not found"
 }
 
+# Programs under the names that scripts call, before those of the system.
+install_tools() {
+    mkdir -p "$1"
+    cp "$here"/test_tools/stand_ins.py "$here"/test_tools/tool "$1"
+    chmod 755 "$1" "$1/tool"
+    for tool in apt apt-get curl wget pip pip3 uv uvx pytest py.test python python3; do
+        ln -sf tool "$1/$tool"
+    done
+}
+
 python=$(find_python)
 mkdir -p "$folder/packages"
-for name in ${*:-reasoning-gym verifiers openenv}; do
+for name in ${*:-reasoning-gym verifiers openenv test-tools}; do
     requirements="$here/requirements-$name.txt"
     [ -f "$requirements" ] || fail "unknown environment '$name': there is no $requirements"
-    want=$(cksum <"$requirements")
+    tools=
+    [ "$name" = test-tools ] && tools="$here/test_tools"
+    want=$(cat "$requirements" ${tools:+"$tools/tool" "$tools/stand_ins.py"} | cksum)
     mkdir -p "$folder/packages/$name"
     [ "$(cat "$folder/$name/installed" 2>/dev/null)" = "$want" ] && continue
     printf 'ratchet: installing %s into %s …\n' "$name" "$folder/$name"
     "$python" -m venv --without-pip --clear "$folder/$name" || fail "$folder/$name could not be made"
     "$pip" -m pip --python "$folder/$name/bin/python" install --quiet --no-input -r "$requirements" ||
         fail "pip could not install $requirements: check the network and the disk"
+    [ -z "$tools" ] || install_tools "$folder/$name/tools"
     printf '%s' "$want" >"$folder/$name/installed"
 done

@@ -99,7 +99,10 @@ def environment_of(task: TaskBundle, services: GroupServices, canary: str = "") 
     if task.hosted is not None:
         return HostedToolEnvironment(worker_hosts(), task)
     decoys = (Decoys(canary) if canary else Decoys()) if wants_decoys(task) else None
-    return ToolEnvironment(services.backend, task.contract, task.tools, servers=task.tool_servers, decoys=decoys)
+    warm = not task.terminal_call  # such a call is never executed
+    return ToolEnvironment(
+        services.backend, task.contract, task.tools, servers=task.tool_servers, decoys=decoys, warm=warm
+    )
 
 
 async def _open_engine(job: RolloutJob, services: GroupServices) -> tuple[RolloutEngine, ChatTemplate]:

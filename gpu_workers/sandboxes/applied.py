@@ -3,6 +3,8 @@
 from gpu_workers.contracts.environment import EnvironmentContract, MountRole, NetworkMode
 from gpu_workers.sandboxes.command import SHM_BYTES, TMP_BYTES
 
+LOOPBACK = "a namespace with nothing but loopback"
+
 
 def memory_ceiling(contract: EnvironmentContract) -> int:
     """memory.max of a sandbox's cgroup: its processes and its tmpfs, which the kernel counts together."""
@@ -25,18 +27,19 @@ def applied_bounds(contract: EnvironmentContract, *, cgroup: bool) -> dict[str, 
         "cpu": f"{limits.cpu_seconds} s a call: RLIMIT_CPU a process, sum {tree}",
         "disk": f"{limits.disk_bytes} bytes: size of the workspace's tmpfs; number of files {tree}",
         "output": f"{limits.output_bytes} bytes a stream, the rest thrown away",
-        "network": _network(contract),
+        "network": network(contract, f"none: {LOOPBACK}", f"{LOOPBACK} and the worker's proxy"),
         "mounts": ", ".join(_mounts(contract)) or "none",
         "files that leave": f"{', '.join(contract.artifacts) or 'none'}; {limits.artifact_bytes} bytes at most",
     }
 
 
-def _network(contract: EnvironmentContract) -> str:
+def network(contract: EnvironmentContract, closed: str, way: str) -> str:
+    """What a contract grants: `closed` where it is nothing, else the hosts that are reached by the `way`."""
     access = contract.access()
     if access.mode is NetworkMode.NONE:
-        return "none: a namespace with nothing but loopback"
+        return closed
     hosts = "any public host" if access.mode is NetworkMode.FULL else ", ".join(access.allow)
-    return f"a namespace with nothing but loopback; through the worker's proxy: {hosts}"
+    return f"through {way}: {hosts}"
 
 
 def _mounts(contract: EnvironmentContract) -> list[str]:

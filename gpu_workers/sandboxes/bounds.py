@@ -29,3 +29,8 @@ def workspace_path(path: str) -> str:
     if not inside or inside.startswith("/") or ".." in inside.split("/") or "\0" in inside:
         raise WorkerError(Boundary.POLICY, f"{path!r} is not a path below {WORKSPACE}", retryable=False)
     return inside
+
+
+def contract_files(contract: EnvironmentContract) -> dict[str, bytes]:
+    """The files that a sandbox starts with: path below the workspace -> bytes."""
+    return {workspace_path(path): text.encode() for path, text in contract.files.items()}

@@ -17,6 +17,7 @@ from gpu_workers.sandboxes.cgroups import Delegated, SandboxGroup, find_delegate
 from gpu_workers.sandboxes.channel import Channel, ChannelError, Identity, Reply, sealed
 from gpu_workers.sandboxes.copies import batches, copied_files
 from gpu_workers.sandboxes.host import HostPolicy, open_to_others
+from gpu_workers.sandboxes.masks import masked_in_proc
 from gpu_workers.sandboxes.proxy import Proxy
 from gpu_workers.sandboxes.reach import Reach
 from gpu_workers.sandboxes.resident import ResidentSandbox
@@ -102,6 +103,7 @@ class BubblewrapSandbox(ResidentSandbox):
             await self._surround()
         except (ChannelError, OSError) as error:
             await self._end("start failed")
+            masked_in_proc.cache_clear()  # one of them may have gone with a module of the kernel
             raise command.unavailable(
                 f"bubblewrap cannot start: {error}. {command.why_no_namespaces()}".strip()
             ) from error
@@ -144,7 +146,8 @@ class BubblewrapSandbox(ResidentSandbox):
             self._group.add(self._channel.server_pid)
         listener, self._channel.listener = self._channel.listener, None
         if listener is not None:
-            self._proxy = Proxy(Reach.of(self.contract.access(), self._host.private_hosts), self.log.add)
+            reach = Reach.of(self.contract.access(), self._host.private_hosts, self._host.network_deny)
+            self._proxy = Proxy(reach, self.log.add)
             self.log.network = self._proxy.log
             await self._proxy.start(listener)
 

@@ -6,12 +6,14 @@ import contextlib
 import fcntl
 import marshal
 import os
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from gpu_workers.sandboxes.inside.wire import HELLO, LIMITS, REPLY, REQUEST_LENGTH, TIMED_OUT, TRUNCATED
@@ -53,6 +55,22 @@ class Identity:
 
     uid: int | None = None
     gid: int | None = None
+
+    def program(self, argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+        """What to start so that it runs as this user, and the words for Popen.
+
+        By setpriv: Popen's own change of user copies the page tables of the whole worker, 38 ms of one with 600 MiB.
+        """
+        if self.uid is None:
+            return list(argv), {}
+        if setpriv := _find_setpriv():
+            return [setpriv, f"--reuid={self.uid}", f"--regid={self.gid}", "--clear-groups", "--", *argv], {}
+        return list(argv), {"user": self.uid, "group": self.gid, "extra_groups": []}
+
+
+@lru_cache(maxsize=1)
+def _find_setpriv() -> str | None:
+    return shutil.which("setpriv", path="/usr/bin:/bin")
 
 
 class Conversation:
@@ -115,22 +133,21 @@ class Channel(Conversation):
         self._socket = ours
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         ours.setblocking(False)
+        program, words = identity.program(argv)
         with theirs:
             self.monitor = subprocess.Popen(
-                argv,
+                program,
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 env={},
                 cwd="/",
                 pass_fds=pass_fds,
-                user=identity.uid,
-                group=identity.gid,
-                extra_groups=None if identity.uid is None else [],
+                **words,
             )
         self.monitor_fd = os.pidfd_open(self.monitor.pid)
         try:
-            await asyncio.wait_for(_readable(ours.fileno()), timeout)
+            await asyncio.wait_for(readable(ours.fileno()), timeout)
         except TimeoutError as error:
             raise ChannelError(f"no sign of life within {timeout:g} s") from error
         self._take_hello(ours)
@@ -181,13 +198,13 @@ class Channel(Conversation):
             # Process 1 is reported dead only after the kernel has killed and reaped its whole pid namespace.
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.server_fd, signal.SIGKILL)
-            await _readable(self.server_fd)
+            await readable(self.server_fd)
             os.close(self.server_fd)
             self.server_fd = -1
         if self.monitor is not None:
             if self.monitor.poll() is None:
                 self.monitor.kill()
-                await _readable(self.monitor_fd)
+                await readable(self.monitor_fd)
                 self.monitor.wait()
             if self.monitor.stderr is not None:
                 self.monitor.stderr.close()
@@ -201,7 +218,7 @@ class Channel(Conversation):
             self.workspace_fd = -1
 
 
-async def _readable(fd: int) -> None:
+async def readable(fd: int) -> None:
     """Wait until a descriptor is readable; a pidfd is when its process has ended."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()

@@ -7,8 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
-import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.environment import WORKSPACE, EnvironmentContract
 from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.sandboxes.decoys import root_links
+from gpu_workers.sandboxes.masks import mask_proc, mask_usr
 
 INNER_UID = 65534
 PROXY_PORT = 3128
@@ -104,25 +104,6 @@ def _compile_server(python: str) -> bytes:
     return done.stdout
 
 
-@lru_cache(maxsize=1)
-def masked_folders() -> tuple[str, ...]:
-    """Folders below /usr that hold installed packages or this project: a wheel there may carry a suite's answers."""
-    found = {Path(p) for p in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *sys.path)}
-    found = {p for p in found if p.name in ("site-packages", "dist-packages")}
-    for pattern in ("lib/python3*", "local/lib/python3*"):
-        for folder in Path("/usr").glob(pattern):
-            found |= {folder / "site-packages", folder / "dist-packages"}
-    found |= {Path(sys.prefix), Path(__file__).resolve().parents[2], Path("/usr/src")}
-    return tuple(sorted({str(p) for p in _below_usr(found)}))
-
-
-def _below_usr(folders: set[Path]) -> Iterator[Path]:
-    for folder in folders:
-        real = folder.resolve()
-        if real.is_dir() and real.is_relative_to("/usr") and real not in (Path("/usr"), Path("/usr/local")):
-            yield real
-
-
 def command_line(
     bwrap: str,
     python: InnerPython,
@@ -138,9 +119,7 @@ def command_line(
     for name, value in environment(contract).items():
         line += ["--setenv", name, value]
     line += ["--hostname", "sandbox", "--uid", str(INNER_UID), "--gid", str(INNER_UID)]
-    line += ["--ro-bind", "/usr", "/usr"]
-    for folder in masked_folders():
-        line += ["--tmpfs", folder, "--remount-ro", folder]
+    line += ["--ro-bind", "/usr", "/usr", *mask_usr()]
     for name in ("lib", "lib64", "bin", "sbin"):
         if Path("/usr", name).exists():
             line += ["--symlink", f"usr/{name}", f"/{name}"]
@@ -153,7 +132,7 @@ def command_line(
     line += [
         "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache",
         "--ro-bind-try", "/etc/alternatives", "/etc/alternatives",
-        "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys",
+        "--proc", "/proc", *mask_proc(),
         "--dev", "/dev", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev",  # noqa: S108
         "--size", str(min(TMP_BYTES, limits.disk_bytes)), "--tmpfs", "/tmp",  # noqa: S108
         "--perms", "0700", "--size", str(limits.disk_bytes), "--tmpfs", WORKSPACE, "--chdir", WORKSPACE,

@@ -4,9 +4,11 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from pathlib import Path
 
 from gpu_workers.contracts.environment import (
+    TEST_TOOLS,
     Endpoint,
     EnvironmentContract,
     Mount,
@@ -15,6 +17,7 @@ from gpu_workers.contracts.environment import (
     SandboxUse,
     parse_endpoint,
 )
+from gpu_workers.sandboxes.reach import Range
 
 _ORDER = list(NetworkMode)  # least first
 
@@ -38,6 +41,7 @@ class HostPolicy:
     network: NetworkMode = NetworkMode.NONE
     network_hosts: frozenset[Endpoint] = frozenset()  # with allowlist: no contract may name others
     private_hosts: frozenset[Endpoint] = frozenset()  # may be reached although their addresses are private
+    network_deny: tuple[Range, ...] = ()  # ranges that no contract reaches, as the site's own public ones
     data_roots: Mapping[str, DataRoot] = field(default_factory=dict)
     max_memory_bytes: int = field(default_factory=lambda: _physical_memory())
     max_disk_bytes: int = field(default_factory=lambda: _physical_memory() // 2)  # a tmpfs: it is memory too
@@ -101,7 +105,8 @@ class HostPolicy:
         if not path.is_relative_to(base):
             raise HostRefusal(f"{mount.source!r} leads out of its data root")
         if not (path.is_dir() or path.is_file()):
-            raise HostRefusal(f"{mount.source!r} is neither a folder nor a file of this host")
+            hint = ": run `make environments` on every worker" if mount.root == TEST_TOOLS else ""
+            raise HostRefusal(f"{mount.source!r} is neither a folder nor a file of this host{hint}")
         return path
 
 
@@ -130,6 +135,7 @@ def load_host_policy(env: Mapping[str, str]) -> HostPolicy:
         network=network,
         network_hosts=hosts,
         private_hosts=_endpoints(env, "SANDBOX_PRIVATE_HOSTS"),
+        network_deny=_ranges(env, "SANDBOX_NETWORK_DENY"),
         data_roots=_data_roots(env.get("SANDBOX_DATA_ROOTS", "")),
         max_memory_bytes=_positive(env, "SANDBOX_MAX_MEMORY_BYTES", defaults.max_memory_bytes),
         max_disk_bytes=_positive(env, "SANDBOX_MAX_DISK_BYTES", defaults.max_disk_bytes),
@@ -142,6 +148,13 @@ def load_host_policy(env: Mapping[str, str]) -> HostPolicy:
 def _endpoints(env: Mapping[str, str], name: str) -> frozenset[Endpoint]:
     try:
         return frozenset(parse_endpoint(part) for part in env.get(name, "").split(",") if part.strip())
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _ranges(env: Mapping[str, str], name: str) -> tuple[Range, ...]:
+    try:
+        return tuple(ip_network(part.strip()) for part in env.get(name, "").split(",") if part.strip())
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
 

@@ -16,7 +16,7 @@ from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.groups import SandboxRecord
 from gpu_workers.contracts.seams import ExecResult, WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract
-from gpu_workers.sandboxes.bounds import check_contract, workspace_path
+from gpu_workers.sandboxes.bounds import check_contract, contract_files, workspace_path
 from gpu_workers.sandboxes.eventlog import EventLog
 from gpu_workers.sandboxes.snapshot import read_folder
 
@@ -72,8 +72,8 @@ class LocalSandbox:
     async def start(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="ratchet-local-"))
         self.log.add("start")
-        for path, text in self.contract.files.items():
-            await self.write(path, text.encode())
+        for path, data in contract_files(self.contract).items():
+            await self.write(path, data)
 
     def _root(self) -> Path:
         if self._folder is None:

@@ -10,11 +10,11 @@ import ipaddress
 import socket
 import time
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
-from gpu_workers.contracts.environment import Endpoint, parse_endpoint
+from gpu_workers.contracts.environment import Endpoint
 from gpu_workers.contracts.groups import NetworkEvent, NetworkLog
-from gpu_workers.sandboxes.reach import Address, Reach, ReachError
+from gpu_workers.sandboxes.http_head import Refusal, body_length, find_endpoint, parse_head, request_head
+from gpu_workers.sandboxes.reach import Address, Reach, ReachError, embedded
 
 MAX_HEAD = 16 * 2**10
 MAX_CONNECTIONS = 32
@@ -24,18 +24,6 @@ HEAD_SECONDS = 10.0
 CONNECT_SECONDS = 15.0
 ANSWER_SECONDS = 60.0  # after the near side has said all it had to say
 CHUNK = 65_536
-# They speak of one connection, not of the request; the proxy closes each connection after its one request.
-HOP_HEADERS = frozenset(
-    {"connection", "proxy-connection", "keep-alive", "proxy-authorization", "te", "upgrade", "host", "expect"}
-)
-
-
-class Refusal(Exception):
-    """An answer of the proxy's own."""
-
-    def __init__(self, status: str, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
 
 
 class Proxy:
@@ -54,6 +42,10 @@ class Proxy:
         listener.setblocking(False)
         self._server = await asyncio.start_server(self._accept, sock=listener, limit=MAX_HEAD)
 
+    async def serve(self, connection: socket.socket) -> None:
+        """Serve one connection that something else has accepted, which it owns from now on."""
+        await self._accept(*await asyncio.open_connection(sock=connection, limit=MAX_HEAD))
+
     async def close(self) -> None:
         """End every connection. Safe to repeat."""
         server, self._server = self._server, None
@@ -71,7 +63,7 @@ class Proxy:
         try:
             if len(self._connections) > MAX_CONNECTIONS:
                 raise Refusal("503 Service Unavailable", f"more than {MAX_CONNECTIONS} connections at once")
-            await self._serve(reader, writer, event)
+            await self._answer(reader, writer, event)
         except Refusal as refusal:
             event.reason = str(refusal)
             body = f"{refusal}\n".encode(errors="replace")
@@ -103,15 +95,15 @@ class Proxy:
             else:
                 self._note(f"network: {where} refused: {event.reason}")
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, event: NetworkEvent) -> None:
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, event: NetworkEvent) -> None:
         try:
             async with asyncio.timeout(HEAD_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
         except (TimeoutError, asyncio.LimitOverrunError) as error:
             raise Refusal("400 Bad Request", "no complete request head") from error
-        method, target, headers = _parse_head(head)
-        endpoint, path = _endpoint(method, target)
-        body = -1 if method == "CONNECT" else _body_length(headers)
+        method, target, headers = parse_head(head)
+        endpoint, path = find_endpoint(method, target)
+        body = -1 if method == "CONNECT" else body_length(headers)
         event.host, event.port = endpoint.host, endpoint.port
         try:
             self._reach.check_endpoint(endpoint)
@@ -123,7 +115,7 @@ class Proxy:
             if method == "CONNECT":
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
             else:
-                upstream.write(_request_head(method, path, endpoint, headers))
+                upstream.write(request_head(method, path, endpoint, headers))
             await self._pump_both(reader, writer, upstream_reader, upstream, event, body)
         finally:
             upstream.transport.abort()
@@ -153,7 +145,7 @@ class Proxy:
         problem = ReachError(f"{endpoint} has no address")
         for address in addresses:
             try:
-                self._reach.check_address(endpoint, address)
+                self._reach.check_address(endpoint, address, is_own=is_own_address(address))
             except ReachError as error:
                 problem = error
             else:
@@ -214,49 +206,13 @@ class Proxy:
             raise ConnectionAbortedError(event.reason)
 
 
-def _parse_head(head: bytes) -> tuple[str, str, list[tuple[str, str]]]:
-    """Method, target and headers of a request. Raises Refusal."""
-    try:
-        first, *lines = head.decode("ascii").removesuffix("\r\n\r\n").split("\r\n")
-        method, target, version = first.split(" ")
-        pairs = [line.split(":", 1) for line in lines]
-        headers = [(name, value.strip()) for name, value in pairs]
-    except ValueError as error:
-        raise Refusal("400 Bad Request", "not an HTTP request") from error
-    bad = any(not name or not name.isprintable() or " " in name or not value.isprintable() for name, value in headers)
-    if bad or not method.isalpha() or version not in ("HTTP/1.1", "HTTP/1.0") or not target.isprintable():
-        raise Refusal("400 Bad Request", "not an HTTP request")
-    return method, target, headers
-
-
-def _endpoint(method: str, target: str) -> tuple[Endpoint, str]:
-    """Where a request goes and the path it asks for there. Raises Refusal."""
-    try:
-        if method == "CONNECT":
-            return parse_endpoint(target), ""
-        parts = urlsplit(target)
-        if parts.scheme != "http" or parts.username is not None or not parts.hostname:
-            raise ValueError("a proxy needs http://host/path, or CONNECT for everything else")
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        path = parts.path or "/"
-        return parse_endpoint(f"{host}:{parts.port or 80}"), path + (f"?{parts.query}" if parts.query else "")
-    except ValueError as error:
-        raise Refusal("400 Bad Request", str(error)) from error
-
-
-def _request_head(method: str, path: str, endpoint: Endpoint, headers: list[tuple[str, str]]) -> bytes:
-    """The request as the far side gets it: for the host that was checked, and the only one of its connection."""
-    host = str(endpoint).removesuffix(":80")
-    kept = [(name, value) for name, value in headers if name.lower() not in HOP_HEADERS]
-    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *(f"{n}: {v}" for n, v in kept), "Connection: close"]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
-
-
-def _body_length(headers: list[tuple[str, str]]) -> int:
-    """Bytes of a request's body. Raises Refusal where they cannot be told: a second request could hide behind them."""
-    lengths = {value for name, value in headers if name.lower() == "content-length"}
-    if any(name.lower() == "transfer-encoding" for name, _ in headers):
-        raise Refusal("411 Length Required", "send a Content-Length, or use CONNECT")
-    if len(lengths) > 1 or any(not (text.isascii() and text.isdigit()) for text in lengths):
-        raise Refusal("400 Bad Request", "Content-Length is not one number")
-    return int(lengths.pop()) if lengths else 0
+def is_own_address(address: Address) -> bool:
+    """Whether this host would answer itself there: the kernel then sends from that very address. Nothing is sent."""
+    real = embedded(address)
+    family = socket.AF_INET if isinstance(real, ipaddress.IPv4Address) else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((str(real), 9))
+        except OSError:
+            return False  # no way there, so none to itself
+        return ipaddress.ip_address(probe.getsockname()[0]) == real

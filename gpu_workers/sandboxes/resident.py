@@ -8,7 +8,7 @@ from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.groups import SandboxRecord
 from gpu_workers.contracts.seams import ExecResult, WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract
-from gpu_workers.sandboxes.bounds import workspace_path
+from gpu_workers.sandboxes.bounds import contract_files, workspace_path
 from gpu_workers.sandboxes.channel import ChannelError, Reply
 from gpu_workers.sandboxes.eventlog import EventLog
 
@@ -44,8 +44,7 @@ class ResidentSandbox:
         return self.log.record()
 
     async def _write_contract_files(self) -> None:
-        if self.contract.files:
-            files = {workspace_path(p): text.encode() for p, text in self.contract.files.items()}
+        if files := contract_files(self.contract):
             # Part of the start: on a busy host it may take longer than a tool's own time.
             await self._write(files, self.contract.limits.setup_timeout_seconds)
 

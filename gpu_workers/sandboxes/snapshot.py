@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from gpu_workers.sandboxes.artifacts import AllowList
 
@@ -67,16 +68,18 @@ def _read_named(snapshot: Snapshot, folder_fd: int, path: str) -> None:
 
 def _read_into(snapshot: Snapshot, folder_fd: int, prefix: str, depth: int) -> None:
     with os.scandir(folder_fd) as entries:
-        for entry in entries:
-            snapshot.num_entries += 1
-            if snapshot.num_entries > MAX_ENTRIES:
-                snapshot.refuse(prefix, f"more than {MAX_ENTRIES} entries in all")
-                return
-            path = f"{prefix}{entry.name}"
-            try:
-                _read_entry(snapshot, folder_fd, entry.name, path, depth)
-            except OSError as error:
-                snapshot.refuse(path, error.strerror or "cannot be opened")
+        listed = list(islice(entries, MAX_ENTRIES + 1 - min(snapshot.num_entries, MAX_ENTRIES)))
+    snapshot.num_entries += len(listed)
+    if snapshot.num_entries > MAX_ENTRIES:
+        snapshot.refuse(prefix, f"more than {MAX_ENTRIES} entries in all")
+        listed.pop()
+    # Files before folders: a large folder beside them does not use up the bounds first.
+    for entry in sorted(listed, key=lambda entry: (entry.is_dir(follow_symlinks=False), entry.name)):
+        path = f"{prefix}{entry.name}"
+        try:
+            _read_entry(snapshot, folder_fd, entry.name, path, depth)
+        except OSError as error:
+            snapshot.refuse(path, error.strerror or "cannot be opened")
 
 
 def _read_entry(snapshot: Snapshot, folder_fd: int, name: str, path: str, depth: int) -> None:

@@ -54,16 +54,19 @@ class Comparison:
 
 
 def compare_arguments(
-    arguments: Mapping[str, Any], expected: ExpectedCall, parameters: Mapping[str, Any]
+    arguments: Mapping[str, Any], expected: ExpectedCall, parameters: Mapping[str, Any], *, exact: bool = False
 ) -> Comparison:
-    """Compare bound arguments; `parameters` is the tool's JSON schema (types, required names)."""
+    """Compare bound arguments; `parameters` is the tool's JSON schema (types, required names).
+
+    `exact`: texts are compared as they are.
+    """
     outcome = Comparison()
     properties = parameters.get("properties", {})
     required = set(parameters.get("required", ()))
     for name, accepted in expected.arguments.items():
         if name in arguments:
             outcome.num_compared += 1
-            difference = _difference(name, arguments[name], accepted, properties.get(name, {}))
+            difference = _difference(name, arguments[name], accepted, properties.get(name, {}), exact)
             if difference is None:
                 outcome.num_right += 1
             else:
@@ -82,10 +85,10 @@ def normalise(text: str) -> str:
     return _IGNORED.sub("", text).lower().replace("'", '"')
 
 
-def matches(value: Any, accepted: Any) -> bool:
+def matches(value: Any, accepted: Any, exact: bool = False) -> bool:
     """Whether a value equals one accepted value; in a dictionary each key holds alternatives of its own."""
     if isinstance(accepted, str):
-        return isinstance(value, str) and normalise(value) == normalise(accepted)
+        return isinstance(value, str) and (value == accepted or (not exact and normalise(value) == normalise(accepted)))
     if isinstance(accepted, bool) or isinstance(value, bool) or accepted is None:
         return type(value) is type(accepted) and value == accepted
     if isinstance(accepted, int | float):
@@ -94,29 +97,31 @@ def matches(value: Any, accepted: Any) -> bool:
         return (
             isinstance(value, list)
             and len(value) == len(accepted)
-            and all(matches(v, a) for v, a in zip(value, accepted, strict=True))
+            and all(matches(v, a, exact) for v, a in zip(value, accepted, strict=True))
         )
-    return isinstance(value, dict) and isinstance(accepted, dict) and _matches_dict(value, accepted)
+    return isinstance(value, dict) and isinstance(accepted, dict) and _matches_dict(value, accepted, exact)
 
 
-def _matches_dict(value: Mapping[str, Any], accepted: Mapping[str, Any]) -> bool:
+def _matches_dict(value: Mapping[str, Any], accepted: Mapping[str, Any], exact: bool) -> bool:
     alternatives = {k: v if isinstance(v, list) else [v] for k, v in accepted.items()}
     if any(key not in alternatives for key in value):
         return False
     if any(key not in value and OPTIONAL not in options for key, options in alternatives.items()):
         return False
-    return all(any(matches(v, option) for option in alternatives[k]) for k, v in value.items())
+    return all(any(matches(v, option, exact) for option in alternatives[k]) for k, v in value.items())
 
 
 def _real(accepted: Sequence[Any]) -> list[Any]:
     return [value for value in accepted if value != OPTIONAL]
 
 
-def _difference(name: str, value: Any, accepted: Sequence[Any], schema: Mapping[str, Any]) -> Difference | None:
+def _difference(
+    name: str, value: Any, accepted: Sequence[Any], schema: Mapping[str, Any], exact: bool
+) -> Difference | None:
     shown = list(accepted)
     if not _type_fits(value, schema, accepted):
         return Difference("wrong_type", name, expected=schema.get("type", shown), got=value)
-    if not any(matches(value, option) for option in accepted):
+    if not any(matches(value, option, exact) for option in accepted):
         return Difference("wrong_argument_value", name, expected=shown, got=value)
     return None
 

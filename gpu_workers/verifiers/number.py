@@ -22,13 +22,15 @@ class NumberConfig(VerifierConfig, frozen=True, kw_only=True):
     pattern: str = ""  # regular expression whose last match is searched instead of the whole answer
     tolerance: float = 0  # absolute
     results_credit: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0  # for results that tools gave on the way
+    needs_results: bool = False  # a right answer counts only where tools gave every wanted result
 
 
 class NumberVerifier:
     """The last number of the answer within `tolerance` (absolute, default 0) of `expected` or one of several.
 
     Config `results_credit` below 1, with `expected` as {"answer": …, "results": [texts]}: a wrong answer earns that
-    much times the share of the results that tools gave on the way. It never turns a fail into a pass.
+    much times the share of the results that tools gave on the way. It never turns a fail into a pass. With
+    `needs_results` a right answer without them fails: it was guessed, or known from elsewhere.
     """
 
     def __init__(self, spec: VerifierSpec) -> None:
@@ -38,6 +40,7 @@ class NumberVerifier:
         if self.tolerance < 0:
             raise TaskError("verifier.config.tolerance: must not be negative")
         self.results_credit = config.results_credit
+        self.needs_results = config.needs_results
         expected, self.results = _split_expected(spec.expected)
         values = expected if isinstance(expected, list) else [expected]
         if not values:
@@ -46,9 +49,15 @@ class NumberVerifier:
 
     async def verify(self, task: TaskBundle, episode: FinishedEpisode) -> VerifierResult:
         result = self._judge(episode)
+        if result.verdict == Verdict.PASS and self._lacks_results(episode):
+            message = "the number is right, but no tool gave what it rests on"
+            result = failed(ReasonCode.WRONG_ANSWER, message, evidence={"needed": self.results[:10]})
         if result.verdict != Verdict.FAIL or not self.results_credit:
             return result
         return replace(result, score=self.results_credit * self._share_of_results(episode))
+
+    def _lacks_results(self, episode: FinishedEpisode) -> bool:
+        return self.needs_results and bool(self.results) and self._share_of_results(episode) < 1.0
 
     def _share_of_results(self, episode: FinishedEpisode) -> float:
         """Share of the wanted results among those of calls that worked, in any order, each counted once."""

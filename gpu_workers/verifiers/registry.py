@@ -9,6 +9,7 @@ from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
 from gpu_workers.environments.hosted import HostedVerifier
 from gpu_workers.environments.process import worker_hosts
 from gpu_workers.verifiers.composite import CompositeConfig, CompositeVerifier, Part, read_parts
+from gpu_workers.verifiers.equivalence import EquivalenceConfig, EquivalenceVerifier
 from gpu_workers.verifiers.exact import ExactConfig, ExactVerifier
 from gpu_workers.verifiers.judge import JudgeConfig, JudgeEndpoint, JudgeVerifier
 from gpu_workers.verifiers.number import NumberConfig, NumberVerifier
@@ -61,6 +62,9 @@ KINDS: Mapping[VerifierKind, Kind] = {
     VerifierKind.TESTS: Kind(SuiteConfig, lambda spec, services: SuiteVerifier(spec, services.backend)),
     VerifierKind.SCRIPT: Kind(ScriptConfig, lambda spec, services: ScriptVerifier(spec, services.backend)),
     VerifierKind.COMPOSITE: Kind(CompositeConfig, _composite),
+    VerifierKind.EQUIVALENCE: Kind(
+        EquivalenceConfig, lambda spec, services: EquivalenceVerifier(spec, services.backend)
+    ),
     VerifierKind.ENVIRONMENT: Kind(VerifierConfig, _hosted),
     VerifierKind.JUDGE: Kind(JudgeConfig, lambda spec, services: JudgeVerifier(spec, services.judge)),
 }

@@ -19,10 +19,10 @@ from gpu_workers.verifiers.results import NoResult, SandboxDied
 INSIDE = Path(__file__).with_name("inside")
 MAX_EPISODE_BYTES = 32 * 2**20
 OUTPUT_BYTES = 256 * 2**10  # room for the result of a suite of some hundred tests
-# Modules come from memory: no file of this project is visible to the candidate. The home is a new, empty folder: the
-# working folder holds the candidate's files, and files of a home configure git, Python and other programs of a check.
+# Modules come from memory: no file of this project is visible to the candidate. There is no home: the working folder
+# holds the candidate's files, and files of a home configure git, Python and other programs of a check.
 _LOADER = """
-import os, shutil, sys, tempfile
+import os, sys
 
 for name, text in MODULES:
     module = sys.modules[name] = type(sys)(name)
@@ -34,12 +34,8 @@ for name, text in MODULES:
         setattr(sys.modules[name.rpartition(".")[0]], name.rpartition(".")[2], module)
 
 def call(arguments):
-    home = tempfile.mkdtemp(prefix="home-")
-    os.environ.update(HOME=home, PYTHONNOUSERSITE="1")
-    try:
-        return module.call(arguments)
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+    os.environ.update(HOME=sys.modules["ratchet_verifier"].NO_HOME, PYTHONNOUSERSITE="1")
+    return module.call(arguments)
 """
 _PACKAGE = "gpu_workers.verifiers.inside"
 

@@ -19,7 +19,7 @@ from gpu_workers.verifiers.program import PROGRAM_REASONS, check_source, from_ru
 from gpu_workers.verifiers.results import TaskError, VerifierConfig, failed, passed, read_config
 from gpu_workers.verifiers.sandboxed import MAX_EPISODE_BYTES, SandboxRun, bundle, no_result, run_sandboxed, too_large
 
-SOURCE = bundle("suite", "values", "sdk", "server", "remote", "pytest_shim")
+SOURCE = bundle("suite", "values", "sdk", "server", "handles", "remote", "pytest_shim")
 SUITE_SHARE = 0.8  # of the verifier's time, so that it can still say which test hung
 # Files by which a candidate would configure the tests or the interpreter. They are never taken, whoever wrote them.
 NEVER_TAKEN = (
@@ -88,6 +88,8 @@ class SuiteVerifier:
         evidence: dict[str, Any] = {"num_tests": num_tests, "num_passed": num_passed}
         if self.config.isolation == "shared":
             evidence["isolation"] = "code of the candidate ran in the process of the tests"
+        if own_word := run.result.get("own_word"):  # operators between two objects of the candidate were believed
+            evidence["own_word"] = dict(list(own_word.items())[:MAX_SHOWN])
         if taken.refused:
             evidence["not_taken"] = dict(list(taken.refused.items())[:MAX_SHOWN])
         components = tuple(_component(row) for row in rows)

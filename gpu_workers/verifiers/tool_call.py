@@ -20,6 +20,7 @@ ARGUMENTS_SCORE = 0.5
 class ToolCallConfig(VerifierConfig, frozen=True, kw_only=True):
     partial: bool = False
     partial_credit: bool = False  # the same by another name
+    exact: bool = False  # texts must be an accepted one letter by letter, as a function would get them
 
 
 class ToolCallVerifier:
@@ -33,6 +34,7 @@ class ToolCallVerifier:
     def __init__(self, spec: VerifierSpec) -> None:
         config = read_config(spec, ToolCallConfig)
         self.partial = config.partial or config.partial_credit
+        self.exact = config.exact
         self.expected = read_expected(spec.expected)
 
     async def verify(self, task: TaskBundle, episode: FinishedEpisode) -> VerifierResult:
@@ -55,7 +57,7 @@ class ToolCallVerifier:
             evidence = {"problem": "wrong_count", "expected": len(self.expected), "got": len(calls)}
             message = f"wrong_count: {len(self.expected)} calls expected, got {len(calls)}"
             return failed(ReasonCode.WRONG_ANSWER, message, score=self._credit(0.0), evidence=evidence)
-        pairs = _assign(calls, self.expected, schemas)
+        pairs = _assign(calls, self.expected, schemas, self.exact)
         problems = [problem for pair in pairs for problem in pair.problems()]
         if not problems:
             return passed()
@@ -128,10 +130,13 @@ class _Pair:
 
 
 def _assign(
-    calls: Sequence[tuple[str, dict[str, Any]]], expected: Sequence[ExpectedCall], schemas: Mapping[str, Any]
+    calls: Sequence[tuple[str, dict[str, Any]]],
+    expected: Sequence[ExpectedCall],
+    schemas: Mapping[str, Any],
+    exact: bool,
 ) -> list[_Pair]:
     """Pair as many calls as there are expected ones so that the credit is highest."""
-    table = [[_pair(call, wanted, schemas) for call in calls] for wanted in expected]
+    table = [[_pair(call, wanted, schemas, exact) for call in calls] for wanted in expected]
     if len(expected) == 1:
         return table[0]
     from scipy.optimize import linear_sum_assignment  # slow to import, and most tasks have one call
@@ -140,7 +145,8 @@ def _assign(
     return [table[row][column] for row, column in zip(rows, columns, strict=True)]
 
 
-def _pair(call: tuple[str, dict[str, Any]], wanted: ExpectedCall, schemas: Mapping[str, Any]) -> _Pair:
+def _pair(call: tuple[str, dict[str, Any]], wanted: ExpectedCall, schemas: Mapping[str, Any], exact: bool) -> _Pair:
     name, arguments = call
-    same = name == wanted.name
-    return _Pair(name, wanted, compare_arguments(arguments, wanted, schemas.get(name, {})) if same else None)
+    if name != wanted.name:
+        return _Pair(name, wanted, None)
+    return _Pair(name, wanted, compare_arguments(arguments, wanted, schemas.get(name, {}), exact=exact))

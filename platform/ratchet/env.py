@@ -59,6 +59,7 @@ class Env:
     trainer_ranks: int
     check_repeats: int
     check_bad_repeats: int
+    checks_in_flight: int
     environments_dir: Path
 
     @property
@@ -73,7 +74,7 @@ VARIABLES = frozenset(
         "DATABASE_URL", "DATABASE_POOL_SIZE", "REDIS_URL", "CELERY_BROKER_URL", "OBJECT_STORE_URL",
         "RATCHET_ENGINE_PORT", "RATCHET_ENGINE_MODEL", "RATCHET_GATEWAY_PORT", "RATCHET_WORKER_SECRET",
         "ROLLOUT_CONCURRENCY", "TORCH_THREADS", "RATCHET_TRAINER_RANKS", "RATCHET_PORT", "ROLLOUT_ENGINE_URLS",
-        "CHECK_REPEATS", "CHECK_BAD_REPEATS", "RATCHET_ENVIRONMENTS_DIR",
+        "CHECK_REPEATS", "CHECK_BAD_REPEATS", "CHECKS_IN_FLIGHT", "RATCHET_ENVIRONMENTS_DIR",
     }
 )  # fmt: skip
 
@@ -191,6 +192,7 @@ def load_env(values: Mapping[str, str] | None = None, *, root: Path = ROOT) -> E
         trainer_ranks=read.number("RATCHET_TRAINER_RANKS", 1, 1, 1024),
         check_repeats=read.number("CHECK_REPEATS", 3, 1, 20),
         check_bad_repeats=read.number("CHECK_BAD_REPEATS", 1, 1, 20),
+        checks_in_flight=read.number("CHECKS_IN_FLIGHT", 8, 1, 10_000),
         environments_dir=Path(read.text("RATCHET_ENVIRONMENTS_DIR") or home.root / "environments").resolve(),
     )
     if read.problems:

@@ -17,7 +17,8 @@ def loads(text: str | bytes) -> Any:
             text = text.decode("utf-8")
         value = json.loads(text, parse_constant=_refuse_constant, parse_int=_parse_int)
     except json.JSONDecodeError as error:
-        raise StrictJsonError(f"not JSON: {error.msg} at line {error.lineno} column {error.colno}") from error
+        line = f"line {error.lineno} " if "\n" in error.doc.strip() else ""  # of one line, the caller knows which
+        raise StrictJsonError(f"not JSON: {error.msg} at {line}column {error.colno}") from error
     except UnicodeDecodeError as error:
         raise StrictJsonError(f"not UTF-8 at byte {error.start}") from error
     except RecursionError as error:

@@ -1,15 +1,18 @@
 """Hostile programs in containers of a real engine; skipped where none runs SANDBOX_IMAGE (see test_sandboxes.py)."""
 
+import asyncio
 import os
 import shutil
 
 import pytest
 
 from gpu_workers.contracts.enums import Boundary
+from gpu_workers.contracts.environment import Network, NetworkAccess, NetworkMode, parse_endpoint
 from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract, Limits
 from gpu_workers.sandboxes.backends import load_choice, make_backend
 from gpu_workers.sandboxes.host import HostPolicy
+from tests.escape.world import own_address
 
 LIMITS = Limits(
     tool_timeout_seconds=8, memory_bytes=128 * 2**20, disk_bytes=8 * 2**20, num_processes=24, output_bytes=4000
@@ -71,6 +74,9 @@ if libc.mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0:
     print("mounted")
 if libc.ptrace(16, 1, 0, 0) == 0:
     print("attached to process 1")
+for number in range(457, 500):
+    if libc.syscall(number, 0, 0, 0, 0, 0, 0) >= 0:
+        print("call", number, "is there")
 """
 
 
@@ -94,19 +100,26 @@ while True:
 """
 
 
-@pytest.fixture(params=["docker", "podman"])
-async def sandbox(request):
-    if not os.environ.get("SANDBOX_IMAGE") or not shutil.which(request.param):
-        pytest.skip(f"{request.param}: no SANDBOX_IMAGE, or the program is not on PATH")
-    made = make_backend(load_choice({**os.environ, "SANDBOX_BACKEND": request.param}), HostPolicy()).create(
-        EnvironmentContract(limits=LIMITS)
-    )
+def made_by(engine, contract, host):
+    """A sandbox of a real engine; skips where there is none."""
+    if not os.environ.get("SANDBOX_IMAGE") or not shutil.which(engine):
+        pytest.skip(f"{engine}: no SANDBOX_IMAGE, or the program is not on PATH")
+    return make_backend(load_choice({**os.environ, "SANDBOX_BACKEND": engine}), host).create(contract)
+
+
+async def started(made):
     try:
         await made.start()
     except WorkerError as error:
         if "does not answer" not in str(error):
             raise
         pytest.skip(str(error))
+    return made
+
+
+@pytest.fixture(params=["docker", "podman"])
+async def sandbox(request):
+    made = await started(made_by(request.param, EnvironmentContract(limits=LIMITS), HostPolicy()))
     yield made
     await made.close()
 
@@ -158,3 +171,68 @@ async def test_a_fork_bomb_ends_with_its_call(sandbox):
     """gVisor keeps no limit of processes of its own: there the bomb may reach another limit, or end the container."""
     done = await sandbox.run_python(BOMB)
     assert done.exit_code != 0 and (done.limit_hit in ("processes", "memory") or done.timed_out)
+
+
+# What the host's /proc tells, where the engine can be told to mask it: Docker cannot, gVisor has a /proc of its own.
+TOLD = """
+for name in ("cmdline", "config.gz", "kallsyms", "loadavg", "pressure/cpu", "sys/kernel/random/boot_id", "diskstats"):
+    try:
+        if open("/proc/" + name, "rb").read(1):
+            print(name)
+    except OSError:
+        pass
+"""
+
+
+async def test_proc_tells_nothing_of_the_host(sandbox):
+    if sandbox.record.backend != "podman" or os.environ.get("SANDBOX_RUNTIME") == "runsc":
+        pytest.skip("only Podman with a runtime on the host's kernel takes masks")
+    assert (await sandbox.run_python(TOLD)).stdout == ""
+
+
+FETCH = """
+import sys, urllib.request, socket
+for url in ("http://fixture.test:{port}/", "http://fixture.test:1/", "http://other.invalid/"):
+    try:
+        print(urllib.request.urlopen(url, timeout=20).read().decode())
+    except OSError as error:
+        print(error)
+try:
+    socket.create_connection(("{address}", {port}), 1)
+    print("direct")
+except OSError:
+    print("no direct way")
+"""
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman"])
+async def test_the_allow_list_is_the_only_way_out(engine, monkeypatch):
+    async def greet(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(greet, "0.0.0.0", 0) as site:
+        port = site.sockets[0].getsockname()[1]
+        here = parse_endpoint(f"fixture.test:{port}")
+        host = HostPolicy(
+            network=NetworkMode.ALLOWLIST, network_hosts=frozenset({here}), private_hosts=frozenset({here})
+        )
+        access = NetworkAccess(mode=NetworkMode.ALLOWLIST, allow=[str(here)])
+        contract = EnvironmentContract(network=Network(agent=access), limits=LIMITS)
+        loop = asyncio.get_running_loop()
+        real = loop.getaddrinfo
+        monkeypatch.setattr(
+            loop, "getaddrinfo", lambda name, *a, **k: real("127.0.0.1" if name == "fixture.test" else name, *a, **k)
+        )
+        made = await started(made_by(engine, contract, host))
+        try:
+            fetch = FETCH.format(port=port, address=own_address() or "127.0.0.1")
+            for done in (await made.run_python(fetch), await made.exec(["python3", "-c", fetch])):
+                refused = "HTTP Error 403: Forbidden"
+                assert done.stdout.splitlines() == ["hello", refused, refused, "no direct way"], done
+        finally:
+            await made.close()
+    assert (made.record.network.num_allowed, made.record.network.num_refused) == (2, 4)
+    assert made.record.applied["network"].endswith("interfaces seen inside: lo")

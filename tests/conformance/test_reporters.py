@@ -1,6 +1,7 @@
 """What every reporter must do: contracts.seams.Reporter, and heartbeats."""
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +101,11 @@ def test_heartbeats_go_their_own_way(case: Case) -> None:
     assert msgspec.convert(payload, Heartbeat) == beat
 
 
-def test_null_keeps_nothing() -> None:
-    reporter = NullReporter()
-    reporter.send(group_report())
+def test_null_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    reporter, report = NullReporter(), group_report()
+    holders = sys.getrefcount(report)
+    reporter.send(report)
     reporter.heartbeat(Heartbeat(run_id="r", attempt=1, token=7))
+    assert list(tmp_path.iterdir()) == [] and vars(reporter) == {}
+    assert sys.getrefcount(report) == holders

@@ -31,6 +31,10 @@ def verify(episode):
     right = text == episode["expected"]
     return {"score": 1.0 if right else 0.0, "message": "" if right else "not " + episode["expected"]}
 """
+SCRIPT = """
+[ "$(cat answer.txt 2>/dev/null)" = yes ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt
+"""
+WRITE = ToolSpec(name="write_file")
 TESTS = "from answer import one\n\ndef test_one():\n    assert one() == 1\n"
 WEATHER = ToolSpec(name="weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}})
 
@@ -43,6 +47,8 @@ class Case:
     right: str
     wrong: tuple[str, ...]
     bad_expected: object
+    answer_file: str = ""  # the answer is this file of the workspace, as a tool writes it
+    needs_places: bool = False  # such as /tests, which only a sandbox with a root of its own has
 
 
 CASES = {
@@ -62,6 +68,10 @@ CASES = {
     "tests": Case(
         VerifierSpec(kind=VerifierKind.TESTS, files={"test_it.py": TESTS}, config={"answer_file": "answer.py"}),
         "def one(): return 1", ("def one(): return 2", "one = 1", "import os; os._exit(0)"), None,
+    ),
+    "script": Case(
+        VerifierSpec(kind=VerifierKind.SCRIPT, files={"test.sh": SCRIPT}), "yes", ("no", "YES"), None,
+        answer_file="answer.txt", needs_places=True,
     ),
     "composite": Case(
         VerifierSpec(
@@ -93,8 +103,20 @@ HOSTILE = (
 
 
 @pytest.fixture(params=["bubblewrap", "local"])
-async def backend(request):
-    made = BubblewrapBackend() if request.param == "bubblewrap" else LocalBackend()
+async def backend(request, case):
+    return await backend_of(request.param, case)
+
+
+@pytest.fixture
+async def quick_backend(case):
+    """One that costs little, where the kind can do with it."""
+    return await backend_of("bubblewrap" if case.needs_places else "local", case)
+
+
+async def backend_of(name, case):
+    if name == "local" and case.needs_places:
+        pytest.skip("this kind needs a sandbox with a root of its own")
+    made = BubblewrapBackend() if name == "bubblewrap" else LocalBackend()
     try:
         await made.probe()
     except WorkerError as error:
@@ -120,15 +142,20 @@ def made(judge):
 
 
 def task_of(case):
+    reference = [Message(role="assistant", content=case.right)]
+    if case.answer_file:
+        call = f"write_file(path={case.answer_file!r}, content={case.right!r})"
+        reference = [Message(role="assistant", content=call), Message(role="tool", content="wrote"), *reference]
     return TaskBundle(
-        key="t", prompt=[Message(role="user", content="?")], tools=[WEATHER], terminal_call=True, verifier=case.spec,
-        reference=[Message(role="assistant", content=case.right)], known_bad=list(case.wrong),
+        key="t", prompt=[Message(role="user", content="?")], tools=[WRITE if case.answer_file else WEATHER],
+        terminal_call=not case.answer_file, verifier=case.spec, reference=reference, known_bad=list(case.wrong),
         contract=EnvironmentContract(limits=Limits(verify_timeout_seconds=10)),
     )  # fmt: skip
 
 
-def episode_of(answer):
-    return FinishedEpisode(answer=answer, messages=[{"role": "assistant", "content": answer}])
+def episode_of(answer, case):
+    files = {case.answer_file: answer.encode(errors="replace")} if case.answer_file else {}
+    return FinishedEpisode(answer=answer, messages=[{"role": "assistant", "content": answer}], files=files)
 
 
 def check_shape(result):
@@ -140,7 +167,7 @@ def check_shape(result):
 
 
 async def test_the_right_answer_passes_with_the_full_score(case, backend, made):
-    result = await made(case, backend).verify(task_of(case), episode_of(case.right))
+    result = await made(case, backend).verify(task_of(case), episode_of(case.right, case))
     check_shape(result)
     assert (result.verdict, result.score) == (Verdict.PASS, 1.0)
 
@@ -148,7 +175,7 @@ async def test_the_right_answer_passes_with_the_full_score(case, backend, made):
 async def test_wrong_answers_fail_with_a_reason_and_below_the_full_score(case, backend, made):
     verifier = made(case, backend)
     for answer in case.wrong:
-        result = await verifier.verify(task_of(case), episode_of(answer))
+        result = await verifier.verify(task_of(case), episode_of(answer, case))
         check_shape(result)
         assert result.verdict == Verdict.FAIL, answer
         assert result.score < 1
@@ -156,20 +183,20 @@ async def test_wrong_answers_fail_with_a_reason_and_below_the_full_score(case, b
 
 
 async def test_the_empty_answer_earns_nothing(case, backend, made):
-    result = await made(case, backend).verify(task_of(case), episode_of(""))
+    result = await made(case, backend).verify(task_of(case), episode_of("", case))
     assert (result.verdict, result.score) == (Verdict.FAIL, 0.0)
 
 
 async def test_the_same_episode_gets_the_same_result(case, backend, made):
     verifier = made(case, backend)
     for answer in (case.right, case.wrong[0]):
-        first, second = [await verifier.verify(task_of(case), episode_of(answer)) for _ in range(2)]
+        first, second = [await verifier.verify(task_of(case), episode_of(answer, case)) for _ in range(2)]
         assert (first.verdict, first.score, first.reason_code) == (second.verdict, second.score, second.reason_code)
 
 
 @pytest.mark.parametrize("answer", HOSTILE, ids=range(len(HOSTILE)))
-async def test_no_text_breaks_it_or_passes(case, answer, made):
-    result = await made(case, LocalBackend()).verify(task_of(case), episode_of(answer))
+async def test_no_text_breaks_it_or_passes(case, answer, made, quick_backend):
+    result = await made(case, quick_backend).verify(task_of(case), episode_of(answer, case))
     check_shape(result)
     assert result.verdict == Verdict.FAIL
 

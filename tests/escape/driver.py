@@ -75,13 +75,13 @@ class Driver:
         return answer
 
     async def do_weakened(self, topic: str, name: str, limits: dict) -> dict:
-        """The program in a sandbox of root's own user, over whose /proc/sys nothing is bound: a control."""
+        """The program in a sandbox of root's own user, over whose /proc/sys nothing is mounted: a control."""
         real = command.command_line
 
         def weaker(*arguments, **named) -> list[str]:
             line = real(*arguments, **named)
             at = line.index("/proc/sys") - 1
-            return line[:at] + line[at + 3 :]
+            return line[:at] + line[at + 4 :]
 
         command.command_line, identity = weaker, self.backend.identity
         self.backend.identity = Identity()

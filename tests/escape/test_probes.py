@@ -5,7 +5,9 @@ control runs for root alone.
 """
 
 import inspect
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,8 +55,20 @@ def limits_of(probe: Probe) -> dict[str, Any]:
     return LIMITS | SPECIAL.get(probe.name, {})
 
 
+def kernel_version() -> tuple[int, ...]:
+    return tuple(int(part) for part in os.uname().release.split(".")[:2])
+
+
 def skip_if_absent(host: Any, probe: Probe) -> None:
     needed = {"reach_localhost_by_ipv6": "tcp6_port", "reach_the_hosts_own_address": "host_address"}
+    if probe.name == "call_what_is_newer_than_the_filter" and kernel_version() < (6, 10):
+        pytest.skip("this host's kernel does not have the call")
+    files = {
+        "read_the_kernels_configuration": "/proc/config.gz", "read_the_hosts_pressure": "/proc/pressure",
+        "read_the_kernels_symbols": "/proc/kallsyms",
+    }  # fmt: skip
+    if probe.name in files and not Path(files[probe.name]).exists():
+        pytest.skip("this host's kernel shows no such thing")
     if probe.name in needed and not host.facts[needed[probe.name]]:
         pytest.skip("this host has no such address")
 

@@ -10,15 +10,17 @@ from pathlib import Path
 from tests.hacks.controls import CONTROLS
 from tests.hacks.later import LATER
 from tests.hacks.patterns import PATTERNS
+from tests.hacks.reported import REPORTED, TWINS
 from tests.hacks.variants import VARIANTS
 from tests.hacks.world import Play, World, problem
 
 AT_ONCE = 2
+ALL = (*PATTERNS, *VARIANTS, *LATER, *REPORTED, *CONTROLS, *TWINS)
 
 
 async def main(words: Sequence[str]) -> int:
     """Number of plays that did not end as they must."""
-    plays = [p for p in (*PATTERNS, *VARIANTS, *LATER, *CONTROLS) if not words or any(word in str(p) for word in words)]
+    plays = [p for p in ALL if not words or any(word in str(p) for word in words)]
     slots = asyncio.Semaphore(AT_ONCE)
     with tempfile.TemporaryDirectory() as folder:
         world = World(Path(folder))

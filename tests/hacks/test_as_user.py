@@ -11,10 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hacks.controls import CONTROLS
-from tests.hacks.later import LATER
-from tests.hacks.patterns import PATTERNS
-from tests.hacks.variants import VARIANTS
+from tests.hacks.__main__ import ALL
 
 ROOT = Path(__file__).parents[2]
 UID = 47_111  # of no account
@@ -55,4 +52,4 @@ def test_the_suite_as_an_ordinary_user(home: Path) -> None:
     lines = done.stdout.splitlines()
     assert done.returncode == 0, "\n".join(line for line in lines if line.startswith("WRONG")) + done.stderr[-2000:]
     assert lines[0].startswith(f"uid {UID};")
-    assert lines[-1] == f"{len(PATTERNS) + len(VARIANTS) + len(LATER) + len(CONTROLS)} right, 0 wrong"
+    assert lines[-1] == f"{len(ALL)} right, 0 wrong"

@@ -3,10 +3,11 @@
 import pytest
 
 from tests.hacks.controls import CONTROLS
+from tests.hacks.reported import TWINS
 from tests.hacks.world import Play, World, problem
 
 
-@pytest.mark.parametrize("play", CONTROLS, ids=str)
+@pytest.mark.parametrize("play", [*CONTROLS, *TWINS], ids=str)
 async def test_honest_work_passes_unflagged(world: World, play: Play) -> None:
     record = await world.play(play.task, play.turns)
     assert problem(play, record) == ""

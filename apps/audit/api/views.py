@@ -9,7 +9,6 @@ from typing import Any
 
 import django_filters
 from django.db.models import QuerySet
-from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics
@@ -22,6 +21,7 @@ from apps.audit import selectors
 from apps.audit.api.serializers import AuditEventSerializer, ChainSerializer
 from apps.audit.models import AuditEvent
 from ratchet.problems import Problem
+from ratchet.streaming import LinesResponse
 
 _PROJECT = OpenApiParameter("project", str, description="slug of the project", required=True)
 
@@ -63,7 +63,7 @@ class AuditExport(APIView):
         parameters=[_PROJECT, OpenApiParameter("as", str, enum=["jsonl", "csv"], description="default jsonl")],
         responses={(200, "application/x-ndjson"): OpenApiTypes.STR, (200, "text/csv"): OpenApiTypes.STR},
     )
-    def get(self, request: Request) -> StreamingHttpResponse:
+    def get(self, request: Request) -> LinesResponse:
         """Every event of the project in order, as JSON lines or CSV."""
         project = find_project(request.user, _project_slug(request), Permission.AUDIT_READ)
         events = selectors.visible_events(request.user, project).order_by("sequence")
@@ -73,7 +73,7 @@ class AuditExport(APIView):
             raise Problem("invalid", 400, f"Audit events cannot be exported as {kind!r}.", errors)
         lines, content_type = (_csv(events), "text/csv") if kind == "csv" else (_jsonl(events), "application/x-ndjson")
         headers = {"Content-Disposition": f'attachment; filename="audit-{project.slug}.{kind}"'}
-        return StreamingHttpResponse(lines, content_type=content_type, headers=headers)
+        return LinesResponse(lines, content_type=content_type, headers=headers)
 
 
 def _project_slug(request: Request) -> str:

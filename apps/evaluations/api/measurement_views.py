@@ -16,9 +16,8 @@ from apps.tasks.measurements.models import MeasurementState, VerifierMeasurement
 from apps.tasks.measurements.services import request_measurement
 from apps.tasks.selectors import find_suite
 from ratchet.idempotency import idempotent
-from ratchet.problems import Problem
+from ratchet.rows import read_part
 
-_MAX_ROWS = 200
 _MAX_LISTED = 100
 
 
@@ -72,9 +71,10 @@ class MeasurementCandidates(APIView):
         """Candidates of a measurement, false passes unless `selection` says otherwise. Texts of held-out tasks need
         heldout:read, and showing them is audited."""
         measurement = selectors.find_measurement(request.user, pk)
+        offset, limit = read_part(request)
         found = selectors.list_candidates(
             caller(request), measurement, request.query_params.get("selection", "false_pass"),
-            offset=_number(request, "offset", 0), limit=_number(request, "limit", 50),
+            offset=offset, limit=limit,
         )  # fmt: skip
         return Response(serializers.CandidateListSerializer(found).data)
 
@@ -104,11 +104,3 @@ def _answer(measurement: VerifierMeasurement) -> Response:
     }
     headers = {"Location": f"/api/v1/verifier-measurements/{measurement.pk}/"}
     return Response(data, status=202 if running else 200, headers=headers)
-
-
-def _number(request: Request, name: str, default: int) -> int:
-    text = request.query_params.get(name, str(default))
-    if not text.isdecimal() or (name == "limit" and not 1 <= int(text) <= _MAX_ROWS):
-        message = f"must be a whole number{f' from 1 to {_MAX_ROWS}' if name == 'limit' else ''}"
-        raise Problem("invalid", 400, "The list cannot be shown.", [{"path": name, "message": message}])
-    return int(text)

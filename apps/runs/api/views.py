@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import django_filters
 from django.db.models import QuerySet
-from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics
@@ -21,6 +20,7 @@ from apps.runs.models import Checkpoint, Group, IngestedReport, Run, RunEvent
 from apps.runs.transcripts import export_episodes
 from ratchet.idempotency import idempotent
 from ratchet.pagination import CursorPagination
+from ratchet.streaming import LinesResponse
 
 
 class RunFilter(django_filters.FilterSet):
@@ -182,14 +182,12 @@ class RunEpisodes(APIView):
         parameters=[OpenApiParameter("transcripts", OpenApiTypes.BOOL, description="1: with turns and sandbox logs.")],
         responses={(200, "application/x-ndjson"): OpenApiTypes.STR},
     )
-    def get(self, request: Request, pk: str) -> StreamingHttpResponse:
+    def get(self, request: Request, pk: str) -> LinesResponse:
         """All episodes of the run as JSON lines, streamed."""
         run = selectors.find_run(request.user, pk)
         require(request.user, Permission.EPISODE_READ, run.project)
         transcripts = request.query_params.get("transcripts", "") in ("1", "true")
-        response = StreamingHttpResponse(
-            export_episodes(run, transcripts=transcripts), content_type="application/x-ndjson"
-        )
+        response = LinesResponse(export_episodes(run, transcripts=transcripts), content_type="application/x-ndjson")
         response["Content-Disposition"] = f'attachment; filename="run-{run.number}-episodes.jsonl"'
         return response
 

@@ -3,6 +3,12 @@
 from django.db import migrations, models
 
 
+def forget_quarantine(apps, schema_editor):
+    """Without this migration there is no verdict `quarantined`: it becomes `error`, which has no reward either."""
+    episodes = apps.get_model('runs', 'Episode').objects.using(schema_editor.connection.alias)
+    episodes.filter(verdict='quarantined').update(verdict='error')
+
+
 class Migration(migrations.Migration):
 
     dependencies = [
@@ -57,4 +63,5 @@ class Migration(migrations.Migration):
             model_name='episode',
             constraint=models.CheckConstraint(condition=models.Q(models.Q(('audit_score__isnull', True), ('audit_verdict__in', ['', 'error', 'quarantined'])), models.Q(models.Q(('audit_verdict__in', ['', 'error', 'quarantined']), _negated=True), ('audit_score__isnull', False)), _connector='OR'), name='episode_audit_score_exactly_with_verdict'),
         ),
+        migrations.RunPython(migrations.RunPython.noop, forget_quarantine),
     ]

@@ -13,6 +13,7 @@ class ReportOptionsSerializer(serializers.Serializer[Any]):
     min_attempts = serializers.IntegerField(required=False)
     min_answer_characters = serializers.IntegerField(required=False)
     repeats = serializers.IntegerField(required=False)
+    max_probed = serializers.IntegerField(required=False, help_text="Tasks that are probed, drawn by the seed.")
     max_replays = serializers.IntegerField(required=False)
     probe = serializers.BooleanField(required=False, help_text="False: nothing is sent to workers.")
     seed = serializers.IntegerField(required=False)
@@ -38,6 +39,7 @@ class SuiteReportSerializer(serializers.Serializer[Any]):
     finished_at = serializers.DateTimeField(allow_null=True)
     progress = ReportProgressSerializer(allow_null=True)
     outdated = serializers.BooleanField(allow_null=True, help_text="Tasks or stored attempts have changed since.")
+    stale = serializers.BooleanField(allow_null=True, help_text="Tasks were released, put back or set aside since.")
     report = serializers.JSONField(allow_null=True)
 
 

@@ -25,8 +25,7 @@ from apps.tasks.selectors import find_suite, find_task
 from apps.tasks.services import note_heldout_look
 from ratchet.idempotency import idempotent
 from ratchet.problems import Problem
-
-_MAX_ROWS = 200
+from ratchet.rows import read_part
 
 
 class SuiteReportDetail(APIView):
@@ -68,11 +67,9 @@ class ReportFinding(APIView):
         if report is None:
             raise Problem("no_report", 404, "No report on this suite is ready.")
         found = selectors.find_finding(selectors.load_body(report), finding)
-        listed = selectors.list_finding(
-            caller(request), report, found,
-            offset=_number(request, "offset", 0), limit=_number(request, "limit", 50),
-            split=request.query_params.get("split", ""),
-        )  # fmt: skip
+        offset, limit = read_part(request)
+        split = request.query_params.get("split", "")
+        listed = selectors.list_finding(caller(request), report, found, offset=offset, limit=limit, split=split)
         return Response(FindingListSerializer(listed).data)
 
 
@@ -94,10 +91,11 @@ def _answer(report: SuiteReport) -> Response:
         "id": report.pk, "suite": report.suite_id, "state": report.state, "input_hash": report.input_hash,
         "options": report.options, "status_message": report.status_message, "verdict": report.verdict,
         "created_at": report.created_at, "finished_at": report.finished_at,
-        "progress": selectors.progress_of(report) if computing else None, "outdated": None, "report": None,
+        "progress": selectors.progress_of(report) if computing else None, "outdated": None, "stale": None,
+        "report": None,
     }  # fmt: skip
     if report.state == ReportState.READY:
-        data["outdated"] = selectors.is_outdated(report)
+        data["outdated"], data["stale"] = selectors.is_outdated(report), selectors.is_stale(report)
         data["report"] = _summary(report)
     serialized = SuiteReportSerializer(data).data
     return Response(serialized, status=202 if computing else 200, headers=headers)
@@ -110,11 +108,3 @@ def _summary(report: SuiteReport) -> dict[str, Any]:
         finding["url"] = f"/api/v1/suites/{report.suite_id}/report/{finding['name']}/"
         finding["num_rows"] = len(finding.pop("rows"))
     return summary
-
-
-def _number(request: Request, name: str, default: int) -> int:
-    text = request.query_params.get(name, str(default))
-    if not text.isdecimal() or (name == "limit" and not 1 <= int(text) <= _MAX_ROWS):
-        message = f"must be a whole number{f' from 1 to {_MAX_ROWS}' if name == 'limit' else ''}"
-        raise Problem("invalid", 400, "The list cannot be shown.", [{"path": name, "message": message}])
-    return int(text)

@@ -159,7 +159,10 @@ class SuiteCreateSerializer(serializers.Serializer[Any]):
 
 class SuiteImportSerializer(serializers.Serializer[Any]):
     project = serializers.SlugField()
-    source = serializers.ChoiceField(choices=sorted(BUILDERS))  # type: ignore[assignment]  # a field named source
+    source = serializers.ChoiceField(  # type: ignore[assignment]  # a field named source
+        choices=sorted(BUILDERS),
+        error_messages={"invalid_choice": f'"{{input}}" is none of {", ".join(sorted(BUILDERS))}.'},
+    )
 
 
 class ReleaseSerializer(serializers.Serializer[Any]):

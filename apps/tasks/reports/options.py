@@ -16,6 +16,7 @@ class ReportOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     min_attempts: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 4  # below it "never passed" is not said of a task
     min_answer_characters: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 12  # shorter answers agree by chance
     repeats: Annotated[int, msgspec.Meta(ge=1, le=10)] = 2  # times each probe is judged
+    max_probed: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 200  # tasks that are probed, drawn by the seed
     max_replays: Annotated[int, msgspec.Meta(ge=0, le=5000)] = 200  # stored episodes judged again
     probe: bool = True  # False: no shortcut policies, no repeated verdicts
     seed: int = 0  # of MinHash and of which episodes are judged again

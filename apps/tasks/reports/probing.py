@@ -52,8 +52,11 @@ SHORTCUTS = {
 def plan_probes(
     facts: Sequence[TaskFacts], bundles: dict[str, str], attempts: SuiteAttempts, options: ReportOptions
 ) -> list[ProbeItem]:
-    """One item a usable task, in order; at most `max_replays` stored episodes in all, drawn by the seed."""
+    """One item a usable task, in order; at most `max_probed`, and `max_replays` stored episodes, drawn by the seed."""
     usable = [fact for fact in facts if fact.usable]
+    if len(usable) > options.max_probed:
+        drawn = set(random.Random(f"probes {options.seed}").sample(range(len(usable)), options.max_probed))
+        usable = [fact for index, fact in enumerate(usable) if index in drawn]
     stored = [(fact.id, episode) for fact in usable for episode in attempts.of(fact.id).stored]
     random.Random(f"replays {options.seed}").shuffle(stored)
     chosen: dict[str, list[StoredEpisode]] = defaultdict(list)
@@ -134,6 +137,6 @@ def _unprobed(probes: Sequence[TaskProbe]) -> Finding:
         name="unprobed", title="Tasks that could not be probed", count=len(rows), total=len(probes), rows=rows,
         severity=Severity.UNMEASURED if rows else Severity.OK,
         text=f"{len(rows)} of {len(probes)} tasks could not be probed, or only in part." if rows
-        else f"All {len(probes)} usable tasks were probed.",
+        else f"All {len(probes)} tasks that were drawn for it were probed.",
         advice="The reason stands with each task; where it was the workers' host, compute the report again.",
     )  # fmt: skip

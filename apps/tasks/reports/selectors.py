@@ -11,7 +11,7 @@ from apps.accounts.models import User
 from apps.accounts.permissions import Actor, Permission, has_permission
 from apps.tasks.models import SplitName, Suite, Task
 from apps.tasks.reports.attempts import collect_attempts
-from apps.tasks.reports.identity import input_hash
+from apps.tasks.reports.identity import input_hash, tasks_hash
 from apps.tasks.reports.models import ReportState, SuiteReport
 from apps.tasks.reports.options import Finding, ReportBody, Row, parse_options
 from apps.tasks.services import note_heldout_look
@@ -80,6 +80,11 @@ def is_outdated(report: SuiteReport) -> bool:
     """Whether tasks or stored attempts have changed since: the same request now would compute anew."""
     options = parse_options(report.options)
     return input_hash(report.suite, options, collect_attempts(report.suite)) != report.input_hash
+
+
+def is_stale(report: SuiteReport) -> bool:
+    """Whether the suite itself has changed since: tasks were released, put back or set aside."""
+    return not report.input_hash.startswith(tasks_hash(report.suite))
 
 
 def progress_of(report: SuiteReport) -> Progress:

@@ -18,7 +18,7 @@ from apps.tasks.reports import messaging
 from apps.tasks.reports.attempts import SuiteAttempts, TaskAttempts, collect_attempts
 from apps.tasks.reports.building import build_draft, finish_body
 from apps.tasks.reports.facts import read_facts, usual_answer, usual_tool
-from apps.tasks.reports.identity import input_hash
+from apps.tasks.reports.identity import input_hash, tasks_hash
 from apps.tasks.reports.models import ProbeChunk, ReportState, SuiteReport
 from apps.tasks.reports.options import ReportBody, ReportOptions, parse_options
 from apps.tasks.reports.probing import plan_probes
@@ -44,6 +44,8 @@ class Draft(msgspec.Struct, kw_only=True):
 def request_report(*, suite: Suite, by: User | None, options: Mapping[str, Any] | None = None) -> SuiteReport:
     """Have a report computed. The one under way, or one computed from the same, is the answer where there is one.
 
+    The platform asks (`by` None) when a suite has become ready and when tasks were released or set aside.
+
     Raises Problem 403 without the right to start measurements, 400 naming the option that is wrong.
     """
     require(by, Permission.EVALUATION_CREATE, suite.project)
@@ -58,10 +60,9 @@ def request_report(*, suite: Suite, by: User | None, options: Mapping[str, Any] 
         suite=suite, input_hash=digest, options=msgspec.to_builtins(chosen), created_by=by,
         num_tasks=suite.tasks.count(), status_message="Reading the tasks and comparing their prompts.",
     )  # fmt: skip
-    record(
-        tag="user:suite:report", by=by, project=suite.project, subject=suite,
-        after={"suite": str(suite), "report": str(report.pk), "options": report.options},
-    )  # fmt: skip
+    if by is not None:  # what the platform asks for by itself is in the trail once it is computed
+        after = {"suite": str(suite), "report": str(report.pk), "options": report.options}
+        record(tag="user:suite:report", by=by, project=suite.project, subject=suite, after=after)
     transaction.on_commit(partial(messaging.request_compute, report.pk), robust=True)
     return report
 
@@ -132,6 +133,8 @@ def finish_report(report_id: UUID | str) -> bool:
     report.chunks.all().delete()
     after = {"suite": str(report.suite), "report": str(report.pk), "verdict": report.verdict, "body": report.body}
     record(tag="system:suite:report", by=None, project=report.suite.project, subject=report.suite, after=after)
+    if not report.input_hash.startswith(tasks_hash(report.suite)):  # tasks were released meanwhile
+        request_report(suite=report.suite, by=None, options=report.options)
     return True
 
 

@@ -142,6 +142,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _task(row: _Row) -> TaskBundle:
+    expected = [{"name": row.gold_name, "arguments": row.accepted}]
     examples: list[Message] = []
     for functions, question, answer in EXAMPLES:
         examples.append(Message(role="user", content=f"{functions}\n\n{question}"))
@@ -155,8 +156,10 @@ def _task(row: _Row) -> TaskBundle:
         verifier=VerifierSpec(
             kind=VerifierKind.TOOL_CALL,
             config=PARTIAL_CREDIT,
-            expected=[{"name": row.gold_name, "arguments": row.accepted}],
+            expected=expected,
         ),
+        # BFCL forgives case, blanks and punctuation of texts; a real function would get them as they are.
+        audit_verifier=VerifierSpec(kind=VerifierKind.TOOL_CALL, config={"exact": True}, expected=expected),
         reference=[Message(role="assistant", content=row.gold)],
         known_bad=["I cannot answer that.", row.gold[:-1], f"{row.gold}\n{row.gold}", "no_such_function(x=1)"],
         cluster=row.gold_name,
@@ -180,5 +183,6 @@ def _definition(total: int, too_long: int, dropped: int) -> SuiteDefinition:
             FailureMode(ReasonCode.NO_OUTPUT, "The turn is empty."),
         ),
         verifier_kind=VerifierKind.TOOL_CALL,
+        audit_kind=VerifierKind.TOOL_CALL,
         tags=("tools", "function-calling", "single-turn"),
     )

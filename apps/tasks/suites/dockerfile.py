@@ -1,10 +1,12 @@
-"""Reads the Dockerfile of a task: a base image and copied files can be a sandbox here, what is built cannot."""
+"""Reads the Dockerfile of a task: a base image with files copied or written can be a sandbox here, a build cannot."""
 
 import json
 import posixpath
 import re
 import shlex
 from dataclasses import dataclass, field
+
+from apps.tasks.suites.docker_run import Unfollowed, Written, follow_run
 
 _IGNORED = frozenset({"LABEL", "MAINTAINER", "CMD", "ENTRYPOINT", "EXPOSE", "STOPSIGNAL", "SHELL"})
 _CONTINUED = re.compile(r"\\[ \t]*\n(?:[ \t]*#[^\n]*\n)*")
@@ -15,6 +17,14 @@ class NotRunnable(Exception):
     """An instruction that only a container engine could follow; the message names it."""
 
 
+@dataclass(frozen=True)
+class Copied:
+    """One COPY: sources below environment/, and an absolute target."""
+
+    sources: list[str]
+    target: str
+
+
 @dataclass
 class Recipe:
     """What a Dockerfile without a build comes to."""
@@ -22,7 +32,7 @@ class Recipe:
     image: str = ""
     workdir: str = "/"
     environment: dict[str, str] = field(default_factory=dict)
-    copies: list[tuple[list[str], str]] = field(default_factory=list)  # sources below environment/, absolute target
+    steps: list[Copied | Written] = field(default_factory=list)  # in their order
     ignored: list[str] = field(default_factory=list)
 
 
@@ -42,7 +52,12 @@ def read_dockerfile(text: str) -> Recipe:
         elif word == "ENV":
             recipe.environment |= _variables(rest, where)
         elif word in ("COPY", "ADD"):
-            recipe.copies.append(_copy(word, rest, recipe.workdir, where))
+            recipe.steps.append(_copy(word, rest, recipe.workdir, where))
+        elif word == "RUN":
+            try:
+                recipe.steps += follow_run(rest, recipe.workdir)
+            except Unfollowed as error:
+                raise NotRunnable(f"{where} {error}") from error
         elif word in _IGNORED:
             recipe.ignored.append(word)
         else:
@@ -65,7 +80,7 @@ def _instructions(text: str) -> list[tuple[int, str]]:
     return found
 
 
-def _copy(word: str, rest: str, workdir: str, where: str) -> tuple[list[str], str]:
+def _copy(word: str, rest: str, workdir: str, where: str) -> Copied:
     words = _words(rest, where)
     options = [word for word in words if word.startswith("--")]
     words = words[len(options) :]
@@ -77,7 +92,9 @@ def _copy(word: str, rest: str, workdir: str, where: str) -> tuple[list[str], st
     if word == "ADD" and any("://" in source or source.endswith((".tar", ".gz", ".tgz", ".zip")) for source in sources):
         raise NotRunnable(f"{where} {sources[0][:80]}: fetches or unpacks")
     absolute = posixpath.normpath(posixpath.join(workdir, target))
-    return sources, absolute + ("/" if target.endswith("/") or target in (".", "./") or len(sources) > 1 else "")
+    return Copied(
+        sources, absolute + ("/" if target.endswith("/") or target in (".", "./") or len(sources) > 1 else "")
+    )
 
 
 def _words(rest: str, where: str) -> list[str]:

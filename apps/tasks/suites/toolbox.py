@@ -61,6 +61,7 @@ DEFINITION = SuiteDefinition(
         FailureMode(ReasonCode.AGENT_TIMEOUT, "The tools used up the episode's time."),
     ),
     verifier_kind=VerifierKind.NUMBER,
+    audit_kind=VerifierKind.NUMBER,
     tags=("tools", "multi-turn", "sandbox"),
 )
 
@@ -186,6 +187,7 @@ def _task(key: str, template: str, split: Split, rng: random.Random) -> TaskBund
         example = TEMPLATES[template](_world(rng, rng.choice(EXAMPLE_FAMILIES), EXAMPLE_FAMILIES))
         examples += [Message(role="user", content=example.question), *_solution(example)]
     wrong = plan.answer + rng.randint(1, 9)
+    looked_up = [str(call.result) for call in plan.calls if call.text.startswith("lookup(")]
     return TaskBundle(
         key=key,
         prompt=[Message(role="system", content=SYSTEM), Message(role="user", content=plan.question)],
@@ -200,6 +202,12 @@ def _task(key: str, template: str, split: Split, rng: random.Random) -> TaskBund
             kind=VerifierKind.NUMBER,
             config={"pattern": ANSWER_PATTERN, "results_credit": RESULTS_CREDIT},
             expected={"answer": plan.answer, "results": [str(call.result) for call in plan.calls]},
+        ),
+        # The tables are hidden: a right answer that rests on no lookup is a guess, or a leak.
+        audit_verifier=VerifierSpec(
+            kind=VerifierKind.NUMBER,
+            config={"pattern": ANSWER_PATTERN, "needs_results": True},
+            expected={"answer": plan.answer, "results": looked_up},
         ),
         reference=_solution(plan),
         known_bad=[f"Answer: {wrong}", "Answer: unknown", f"Answer: {wrong} {plan.answer}", plan.calls[-1].text],

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from gpu_workers.sandboxes.applied import network
 from gpu_workers.sandboxes.container.launch import CPUS, Launch
 
 UNLIMITED = 2**60  # cgroup v1 shows no limit as a number near 2**63
@@ -11,6 +12,8 @@ def applied_bounds(launch: Launch, facts: Mapping[str, str]) -> dict[str, str]:
     """Topic -> the bound and what keeps it."""
     limits = launch.limits
     tree = "every 50 ms over the tree"
+    seen = facts.get("interfaces", "unknown")
+    way = network(launch.contract, "none", "the server's own stream and the worker's proxy")
     return {
         "memory": (
             f"{limits.memory_bytes} bytes: RLIMIT_AS a process, memory {tree}; the whole container "
@@ -20,7 +23,7 @@ def applied_bounds(launch: Launch, facts: Mapping[str, str]) -> dict[str, str]:
         "cpu": f"{limits.cpu_seconds} s a call: RLIMIT_CPU a process, sum {tree}; {CPUS} CPU at a time",
         "disk": f"{limits.disk_bytes} bytes: size of the workspace's tmpfs, {facts.get('workspace_bytes')} seen inside",
         "output": f"{limits.output_bytes} bytes a stream, the rest thrown away",
-        "network": f"none; interfaces seen inside: {facts.get('interfaces', 'unknown')}",
+        "network": f"{way}; interfaces seen inside: {seen}",
         "system calls": (
             f"bubblewrap's filter and no signals to process 1; before it the engine's, seccomp mode "
             f"{facts.get('Seccomp', 'unknown')}; kernel {facts.get('kernel', 'unknown')}"

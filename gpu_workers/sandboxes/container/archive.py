@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from gpu_workers.sandboxes.artifacts import AllowList
-from gpu_workers.sandboxes.container.inside import ENTRY, FILE
+from gpu_workers.sandboxes.container.inside.wire import ENTRY, FILE
 from gpu_workers.sandboxes.snapshot import MAX_FILES, Snapshot
 
 

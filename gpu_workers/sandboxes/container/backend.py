@@ -2,13 +2,12 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import time
 from pathlib import Path
 
 from gpu_workers.contracts.enums import Boundary
-from gpu_workers.contracts.environment import EnvironmentContract, MountRole, NetworkMode
+from gpu_workers.contracts.environment import WORKSPACE, EnvironmentContract, MountRole
 from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.sandboxes.bounds import check_contract
 from gpu_workers.sandboxes.container.applied import applied_bounds
@@ -18,6 +17,8 @@ from gpu_workers.sandboxes.container.launch import IMAGE, Launch, new_launch
 from gpu_workers.sandboxes.container.server import SNAPSHOT_SPARE, ContainerServer
 from gpu_workers.sandboxes.copies import batches, copied_files
 from gpu_workers.sandboxes.host import HostPolicy, open_to_others
+from gpu_workers.sandboxes.proxy import Proxy
+from gpu_workers.sandboxes.reach import Reach
 from gpu_workers.sandboxes.resident import ResidentSandbox
 from gpu_workers.sandboxes.snapshot import Snapshot
 
@@ -36,7 +37,7 @@ class ContainerBackend:
         self.engine = engine
         self.name = engine.name
         self.image = image
-        self.host = dataclasses.replace(host or HostPolicy(), network=NetworkMode.NONE)
+        self.host = host or HostPolicy()
         self._next_sweep = 0.0
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -53,8 +54,6 @@ class ContainerBackend:
 
     def create(self, contract: EnvironmentContract) -> "ContainerSandbox":
         """A sandbox that is not started. Raises WorkerError on a contract that asks for more than can be granted."""
-        if contract.access():
-            raise _refused(f"network.{contract.use}", "containers get none; bring the data in as files")
         check_contract(contract, self.host, images=True)
         return ContainerSandbox(new_launch(contract, contract.image or self.image, self._binds(contract)), self)
 
@@ -99,6 +98,12 @@ class ContainerSandbox(ResidentSandbox):
         self._container = ContainerServer(launch, backend.engine)
         super().__init__(launch.contract, self._container, backend.name)
         self._container.log = self.log
+        self._proxy: Proxy | None = None
+        if access := launch.contract.access():
+            host = backend.host
+            self._proxy = Proxy(Reach.of(access, host.private_hosts, host.network_deny), self.log.add)
+            self._container.grant(self._proxy.serve)
+            self.log.network = self._proxy.log
         self._snapshot: Snapshot | None = None
 
     async def start(self) -> None:
@@ -118,6 +123,10 @@ class ContainerSandbox(ResidentSandbox):
         except BaseException:
             await self._end("start interrupted")
             raise
+        if missing := facts.get("missing_links"):
+            await self._end("links are missing")
+            problem = f"a container's root is read-only, and the image has no {missing} that leads below {WORKSPACE}"
+            raise _refused("links", f"{problem} as asked for; make it in the image with `ln -s`")
         if problems := unmet_facts(self.launch, facts) + self._engine.unmet(facts):
             await self._end("not what was asked for")
             raise unavailable(f"a container of {self._engine.name} does not hold the contract: {'; '.join(problems)}")
@@ -133,6 +142,13 @@ class ContainerSandbox(ResidentSandbox):
         except BaseException:
             await self._end("the files could not be written")
             raise
+
+    async def _end(self, reason: str) -> None:
+        try:
+            await super()._end(reason)
+        finally:
+            if self._proxy is not None:
+                await self._proxy.close()
 
     def _broken(self, reason: str) -> WorkerError:
         ending = self._container.ending

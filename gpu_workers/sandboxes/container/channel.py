@@ -1,23 +1,29 @@
 """The host's end of a container: its client's process, authenticated frames over its pipes, its removal."""
 
 import asyncio
-import contextlib
 import hmac
 import marshal
+import os
 import secrets
-from collections.abc import Mapping, Sequence
+import socket
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
 
 from gpu_workers.sandboxes import command
-from gpu_workers.sandboxes.channel import ChannelError, Conversation
-from gpu_workers.sandboxes.container import inside
-from gpu_workers.sandboxes.container.client import end_process
-from gpu_workers.sandboxes.container.inside import FRAME
+from gpu_workers.sandboxes.channel import ChannelError, Conversation, Reply
+from gpu_workers.sandboxes.container.client import Client, written_to
+from gpu_workers.sandboxes.container.exits import Exits
+from gpu_workers.sandboxes.container.inside.wire import CALLS, FRAME, HASH_BYTES, HASHED, INWARDS, KEY_BYTES, OUTWARDS
 
+INSIDE = Path(__file__).parent / "inside"
+PACKAGE = "gpu_workers.sandboxes.container.inside"
+MODULES = ("wire", "frames", "relay", "kernel", "files", "server")  # in the order of their imports
 MAX_COMPLAINT = 4096
+COMPLAINT_SECONDS = 2.0
 MAX_FACTS = 16 * 2**10
 
 
@@ -26,9 +32,10 @@ class ForgedError(ChannelError):
 
 
 class FrameReader:
-    """Bytes of authenticated frames, in the shape of a stream."""
+    """Bytes of authenticated frames, in the shape of a stream. `traffic` gets what is no word of a call."""
 
     def __init__(self, stream: asyncio.StreamReader, key: bytes, max_bytes: int) -> None:
+        self.traffic: Callable[[bytes], None] | None = None
         self._stream = stream
         self._key = key
         self._max_bytes = max_bytes
@@ -36,15 +43,23 @@ class FrameReader:
         self._number = 0
 
     async def frame(self) -> bytes:
-        """The next whole frame. Raises ForgedError when it is not the server's."""
-        length, code = FRAME.unpack(await self._stream.readexactly(FRAME.size))
-        if length > self._max_bytes:
-            raise ForgedError("it sent a frame that is too long")
-        data = await self._stream.readexactly(length)
-        if not hmac.compare_digest(code, _hash(self._key, b"<", self._number, data)):
-            raise ForgedError("it sent a frame that is not the server's")
-        self._number += 1
-        return data
+        """The next whole frame of a call. Raises ForgedError when it is not the server's."""
+        while True:
+            kind, length, code = FRAME.unpack(await self._stream.readexactly(FRAME.size))
+            if length > self._max_bytes:
+                raise ForgedError("it sent a frame that is too long")
+            data = await self._stream.readexactly(length)
+            if not hmac.compare_digest(code, _hash(self._key, OUTWARDS, self._number, kind, data)):
+                raise ForgedError("it sent a frame that is not the server's")
+            self._number += 1
+            if kind == CALLS:
+                return data
+            if self.traffic is None:
+                raise ForgedError("it sent network traffic, and none was granted")
+            try:
+                self.traffic(data)
+            except (ValueError, struct.error) as error:
+                raise ForgedError(f"it sent malformed network traffic: {error}") from error
 
     async def readexactly(self, size: int) -> bytes:
         if not self._buffer and size:
@@ -63,8 +78,8 @@ class FrameWriter:
         self._key = key
         self._number = 0
 
-    def write(self, data: bytes) -> None:
-        self._stream.write(FRAME.pack(len(data), _hash(self._key, b">", self._number, data)))
+    def write(self, data: bytes, kind: int = CALLS) -> None:
+        self._stream.write(FRAME.pack(kind, len(data), _hash(self._key, INWARDS, self._number, kind, data)))
         self._stream.write(data)
         self._number += 1
 
@@ -72,8 +87,8 @@ class FrameWriter:
         await self._stream.drain()
 
 
-def _hash(key: bytes, direction: bytes, number: int, data: bytes) -> bytes:
-    state = blake2b(direction + number.to_bytes(8, "little"), key=key, digest_size=16)
+def _hash(key: bytes, direction: bytes, number: int, kind: int, data: bytes) -> bytes:
+    state = blake2b(HASHED.pack(direction, number, kind), key=key, digest_size=HASH_BYTES)
     state.update(data)
     return state.digest()
 
@@ -81,75 +96,78 @@ def _hash(key: bytes, direction: bytes, number: int, data: bytes) -> bytes:
 @lru_cache(maxsize=1)
 def _modules() -> list[tuple[str, str]]:
     """Sources of the server in the order of their imports: the image's own interpreter compiles them."""
-    parents = ["gpu_workers", "gpu_workers.sandboxes", command.PACKAGE, "gpu_workers.sandboxes.container"]
-    sources = [(name, "") for name in parents]
-    for name in command.MODULES:
-        sources.append((f"{command.PACKAGE}.{name}", (command.INSIDE / f"{name}.py").read_text(encoding="utf-8")))
-    return [*sources, (inside.__name__, Path(inside.__file__).read_text(encoding="utf-8"))]
+    container = f"{command.PACKAGE.rpartition('.')[0]}.container"
+    sources = [(name, "") for name in ("gpu_workers", "gpu_workers.sandboxes", command.PACKAGE, container, PACKAGE)]
+    for package, folder, names in ((command.PACKAGE, command.INSIDE, command.MODULES), (PACKAGE, INSIDE, MODULES)):
+        sources += [(f"{package}.{name}", (folder / f"{name}.py").read_text(encoding="utf-8")) for name in names]
+    return sources
 
 
-def boot_message(config: Mapping[str, Any]) -> bytes:
-    """What the first program inside reads: the modules and their configuration."""
+def boot_message(config: Mapping[str, Any], key: bytes) -> bytes:
+    """What the first program inside reads: the modules and their configuration, then the key of all that follows."""
     data = marshal.dumps((_modules(), dict(config)), 2)
-    return len(data).to_bytes(4, "little") + data
+    return len(data).to_bytes(4, "little") + data + key
 
 
 class ContainerChannel(Conversation):
-    """One container's stream."""
+    """One container's stream: the standard input and output of its client, as one socket."""
 
     def __init__(self, max_frame: int) -> None:
         super().__init__()
-        self.process: asyncio.subprocess.Process | None = None
+        self.exits: Exits | None = None  # where network is granted
         self._max_frame = max_frame
-        self._complaint = bytearray()
-        self._drain: asyncio.Task[None] | None = None
+        self._client: Client | None = None
+        self._stream: asyncio.StreamWriter | None = None
 
     async def start(self, argv: Sequence[str], *, config: Mapping[str, Any], pass_fds: Sequence[int]) -> dict[str, str]:
         """Start the client, hand over the server; the facts it finds inside. Raises ChannelError with the complaint."""
-        pipe = asyncio.subprocess.PIPE
-        self.process = await asyncio.create_subprocess_exec(
-            *argv, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=pass_fds
-        )
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self._drain = asyncio.create_task(self._keep_complaint())
-        key = secrets.token_bytes(32)
-        reader = FrameReader(self.process.stdout, key, self._max_frame)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            end = theirs.fileno()
+            self._client = Client(
+                argv, stdin=end, stdout=end, errors=os.memfd_create("stderr", os.MFD_CLOEXEC), pass_fds=pass_fds
+            )
+        stream, self._stream = await asyncio.open_connection(sock=ours)
+        key = secrets.token_bytes(KEY_BYTES)
+        reader, writer = FrameReader(stream, key, self._max_frame), FrameWriter(self._stream, key)
+        if self.exits is not None:
+            self.exits.writer, reader.traffic = writer, self.exits.heard
         try:
-            self.process.stdin.write(boot_message({**config, "key": key}))
-            await self.process.stdin.drain()
+            self._stream.write(boot_message(config, key))
+            await self._stream.drain()
             facts = (await reader.frame())[:MAX_FACTS].decode(errors="replace")
         except (ConnectionError, asyncio.IncompleteReadError, ForgedError) as error:
             raise ChannelError(await self.complaint() or f"it ended before it was ready ({error})") from error
         self.reader = cast(asyncio.StreamReader, reader)  # all of it that a conversation needs
-        self.writer = cast(asyncio.StreamWriter, FrameWriter(self.process.stdin, key))
+        self.writer = cast(asyncio.StreamWriter, writer)
         return dict(line.split("=", 1) for line in facts.splitlines() if "=" in line)
 
-    async def _keep_complaint(self) -> None:
-        assert self.process is not None and self.process.stderr is not None
-        while data := await self.process.stderr.read(4096):
-            self._complaint += data[: MAX_COMPLAINT - len(self._complaint)]
+    async def request(self, message: dict[str, Any], *, timeout: float, output_limit: int) -> Reply:
+        """As of any conversation; what the call's processes have opened to the outside ends with it."""
+        try:
+            return await super().request(message, timeout=timeout, output_limit=output_limit)
+        finally:
+            if self.exits is not None:
+                await self.exits.end()
 
     async def complaint(self) -> str:
         """What the client wrote before it ended."""
-        if self.process is not None and self._drain is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(2):
-                    await asyncio.shield(self._drain)
-        return self._complaint.decode(errors="replace").strip()
+        if self._client is None:
+            return ""
+        await self._client.wait(COMPLAINT_SECONDS)
+        return written_to(self._client.errors, MAX_COMPLAINT).strip()
 
     def stop_client(self) -> None:
         """Kill the client's process; the container itself is the engine's to remove. Safe to repeat."""
         self.reader = self.writer = None
-        if self.process is not None and self.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.kill()
+        if self._stream is not None:
+            self._stream.transport.abort()
+        if self._client is not None:
+            self._client.kill()
 
     async def finish_client(self) -> None:
-        """Wait for it, and for its pipes, which what it has started may hold. Safe to repeat."""
-        process, self.process = self.process, None
-        drain, self._drain = self._drain, None
-        if process is not None:
-            await end_process(process)
-        if drain is not None:
-            drain.cancel()
-            await asyncio.gather(drain, return_exceptions=True)
+        """Wait for it. Safe to repeat."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+            os.close(client.errors)

@@ -1,11 +1,16 @@
-"""Running an engine's command-line client to its end: output bounded, time bounded, never left behind."""
+"""Running an engine's command-line client to its end: time bounded, never left behind.
+
+Not by asyncio's own processes: one that is cancelled while it starts can wait for ever (CPython 3.11).
+"""
 
 import asyncio
-import contextlib
+import os
 import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpu_workers.sandboxes.channel import readable, sealed
 from gpu_workers.sandboxes.command import unavailable
 
 MAX_OUTPUT = 4 * 2**20
@@ -22,6 +27,37 @@ class Done:
     stderr: str
 
 
+class Client:
+    """A running client; `errors` holds what it complains of."""
+
+    def __init__(
+        self, argv: Sequence[str], *, stdin: int, stdout: int, errors: int, pass_fds: Sequence[int] = ()
+    ) -> None:
+        self.errors = errors
+        self._process = subprocess.Popen(argv, stdin=stdin, stdout=stdout, stderr=errors, pass_fds=pass_fds)
+        self._ended = os.pidfd_open(self._process.pid)
+
+    async def wait(self, timeout: float) -> int | None:
+        """Its exit code; None when it has not ended in time."""
+        try:
+            await asyncio.wait_for(readable(self._ended), timeout)
+        except TimeoutError:
+            return None
+        return self._process.wait()
+
+    def kill(self) -> None:
+        """Safe to repeat; one that has ended is left alone."""
+        self._process.kill()
+
+    async def close(self) -> None:
+        """Kill it, if it still runs, and wait until it is gone."""
+        try:
+            self.kill()
+            await self.wait(END_SECONDS)
+        finally:
+            os.close(self._ended)
+
+
 def find_client(program: str) -> str:
     """Path of the client. Raises WorkerError that says what to install."""
     if found := shutil.which(program):
@@ -34,39 +70,22 @@ def find_client(program: str) -> str:
 
 async def run_client(argv: Sequence[str], *, stdin: bytes = b"", timeout: float = CLIENT_SECONDS) -> Done:
     """Run it and wait. A client that hangs is killed."""
-    process = await asyncio.create_subprocess_exec(
-        *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    # Files without a name instead of pipes: what the client has started may hold them as long as it likes.
+    source, output, errors = sealed(stdin, "stdin"), os.memfd_create("stdout"), os.memfd_create("stderr")
     try:
-        async with asyncio.timeout(timeout):
-            with contextlib.suppress(ConnectionError):
-                process.stdin.write(stdin)
-                await process.stdin.drain()
-            process.stdin.close()
-            stdout, stderr = await asyncio.gather(_bounded(process.stdout), _bounded(process.stderr))
-            await process.wait()
-    except TimeoutError:
-        return Done(-1, "", f"{argv[0]} {argv[1]} did not answer within {timeout:g} s")
+        client = Client(argv, stdin=source, stdout=output, errors=errors)
+        try:
+            code = await client.wait(timeout)
+        finally:
+            await client.close()
+        if code is None:
+            return Done(-1, "", f"{argv[0]} {argv[1]} did not answer within {timeout:g} s")
+        return Done(code, written_to(output), written_to(errors))
     finally:
-        await end_process(process)
-    assert process.returncode is not None
-    return Done(process.returncode, stdout, stderr)
+        for fd in (source, output, errors):
+            os.close(fd)
 
 
-async def end_process(process: asyncio.subprocess.Process) -> None:
-    """Kill a client, if it still runs, and let go of its pipes, which what it has started may hold."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(END_SECONDS):
-                await process.wait()
-    process._transport.close()  # type: ignore[attr-defined]  # asyncio has no public word for it
-
-
-async def _bounded(stream: asyncio.StreamReader) -> str:
-    kept = b""
-    while data := await stream.read(65536):
-        kept += data[: MAX_OUTPUT - len(kept)]
-    return kept.decode(errors="replace")
+def written_to(fd: int, limit: int = MAX_OUTPUT) -> str:
+    """The start of what was written to such a file."""
+    return os.pread(fd, limit, 0).decode(errors="replace")

@@ -12,6 +12,7 @@ from gpu_workers.sandboxes.container.endings import State
 from gpu_workers.sandboxes.container.engine import REMOVE_TRIES, EngineError, reach_out
 from gpu_workers.sandboxes.container.launch import COMMAND, CPUS, LABEL_SANDBOX, USER_ID, Launch, is_orphan
 from gpu_workers.sandboxes.container.profile import seccomp_profile
+from gpu_workers.sandboxes.masks import masked_in_proc
 
 TMPFS = "rw,nosuid,nodev,exec,mode=1777"
 MISSING = ("no such container", "no such object", "no container with name")
@@ -54,6 +55,8 @@ class DockerEngine:
             line += ["--mount", f"type=bind,source={source},target={path},readonly"]
         if self._podman:
             line += ["--http-proxy=false", "--read-only-tmpfs=false"]
+            if self.runtime != SANDBOXED:  # gVisor's /proc is its own; Docker cannot be told to mask
+                line += ["--security-opt", f"mask={':'.join(path for paths in masked_in_proc() for path in paths)}"]
         return [*line, "--entrypoint", COMMAND[0], launch.image, *COMMAND[1:]]
 
     def _tmpfs(self, path: str, size: int) -> str:

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from gpu_workers.sandboxes.container.inside import FORGED
+from gpu_workers.sandboxes.container.inside.wire import FORGED
 
 KILLED = 137  # 128 + SIGKILL
 MAX_SHOWN = 400

@@ -7,10 +7,11 @@ import platform
 from typing import Any
 
 from gpu_workers.sandboxes.channel import ChannelError, Reply, sealed
-from gpu_workers.sandboxes.command import environment
+from gpu_workers.sandboxes.command import PROXY_PORT, environment
 from gpu_workers.sandboxes.container.channel import ContainerChannel, ForgedError
 from gpu_workers.sandboxes.container.endings import Ending, ending
 from gpu_workers.sandboxes.container.engine import Engine, EngineError
+from gpu_workers.sandboxes.container.exits import Exits, Serve
 from gpu_workers.sandboxes.container.launch import Launch
 from gpu_workers.sandboxes.eventlog import EventLog
 from gpu_workers.sandboxes.seccomp import filter_program
@@ -37,6 +38,10 @@ class ContainerServer:
         self._started = False
         self._removed = False
 
+    def grant(self, serve: Serve) -> None:
+        """Before the start: let what runs inside connect to a proxy."""
+        self._channel.exits = Exits(serve)
+
     async def start(self) -> dict[str, str]:
         """The facts found inside. Raises EngineError."""
         self._started = True
@@ -48,6 +53,8 @@ class ContainerServer:
             "lifetime": launch.lifetime_seconds,
             "filter": filter_program(),
             "machine": platform.machine(),
+            "links": dict(launch.contract.links),
+            "way_out": PROXY_PORT if self._channel.exits is not None else 0,
         }
         profile = sealed(self.engine.profile, "seccomp") if self.engine.profile else -1
         try:

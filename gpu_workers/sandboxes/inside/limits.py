@@ -34,16 +34,23 @@ def set_dumpable(value: int) -> None:
         _CALL(_PRCTL, (PR_SET_DUMPABLE, value, 0, 0, 0))
 
 
-def limit_self(num_processes: int, disk_bytes: int) -> None:
-    """Limits of this process and all it starts."""
+def limit_self(disk_bytes: int, num_processes: int = 0) -> None:
+    """Limits of this process and all it starts; 0 processes: something else keeps their number."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-    resource.setrlimit(resource.RLIMIT_NPROC, (num_processes, num_processes))
-    # Counted by user, the worker's own processes and other sandboxes included.
-    resource.setrlimit(resource.RLIMIT_MSGQUEUE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_SIGPENDING, (256, 256))
-    resource.setrlimit(resource.RLIMIT_MEMLOCK, (65_536, 65_536))
+    if num_processes:
+        resource.setrlimit(resource.RLIMIT_NPROC, (num_processes, num_processes))
     resource.setrlimit(resource.RLIMIT_FSIZE, (disk_bytes, disk_bytes))
+    # Counted by user, the worker's own processes and other sandboxes included. Kernels without them cannot limit them.
+    for limit, most in (
+        (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_SIGPENDING, 256),
+        (resource.RLIMIT_MEMLOCK, 65_536),
+    ):
+        try:
+            resource.setrlimit(limit, (most, most))
+        except (OSError, ValueError):
+            continue
 
 
 def limit_call(memory_bytes: int, cpu_seconds: int) -> None:

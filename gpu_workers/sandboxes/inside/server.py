@@ -14,6 +14,7 @@ import select
 import struct
 import sys
 import time
+from _collections_abc import Callable
 
 from gpu_workers.sandboxes.inside.limits import (
     MAX_SOCKETS,
@@ -112,6 +113,7 @@ class Call:
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
         poll.register(self.channel, select.POLLRDHUP)
+        self._watch_more(poll)
         for fd in self.kept:
             poll.register(fd, select.POLLIN)
         next_scan = time.monotonic() + TICK_SECONDS
@@ -125,16 +127,23 @@ class Call:
                     return
                 next_scan = time.monotonic() + TICK_SECONDS
             wait = max(0.0, min(deadline, next_scan) - now)
-            for fd, _ in poll.poll(wait * 1000 + 1):
+            for fd, event in poll.poll(wait * 1000 + 1):
                 if fd == pidfd:
                     return
-                if fd == self.channel.fileno():
-                    os._exit(0)  # the worker is gone
-                if not self._read(fd):
+                if fd not in self.kept:
+                    self._happened(fd, event)
+                elif not self._read(fd):
                     poll.unregister(fd)
             if self.discarded > self.limit * DISCARD_FACTOR:
                 self.limit_hit = "output"
                 return
+
+    def _watch_more(self, poll: select.poll) -> None:
+        """What else a kind of sandbox has to look for during a call."""
+
+    def _happened(self, fd: int, event: int) -> None:
+        """Something else than output: the worker is gone."""
+        os._exit(0)
 
     def _over_limit(self) -> bool:
         """Whether the call must be stopped; a full table of processes alone only makes the kernel refuse more."""
@@ -187,15 +196,35 @@ def open_way_out(port: int) -> int:
     return listener.detach()
 
 
-def main() -> None:
-    if os.getpid() != 1:
-        sys.exit("the sandbox server must be process 1 of its own namespace")
-    limit_self(int(sys.argv[1]), int(sys.argv[2]))
-    channel = _socket.socket(fileno=os.dup(0))
-    os.closerange(channel.fileno() + 1, 256)
+def close_streams() -> None:
+    """Leave this process nothing but /dev/null in the place of its standard streams."""
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
+    os.close(null)
+
+
+def answer(channel: _socket.socket, wait: "Callable[[], object]", call: "type[Call]") -> None:
+    """Serve one request after another, for ever; `wait` returns when one has come."""
+    services = Services()
+    while True:
+        wait()
+        (size,) = REQUEST_LENGTH.unpack(receive(channel, REQUEST_LENGTH.size))
+        request = marshal.loads(receive(channel, size))
+        if request["op"] == "serve":
+            services.start(request, channel)
+            channel.sendall(REPLY.pack(0, 0, 0, 0.0, 0, 0))
+        else:
+            call(request, channel, services).run()
+
+
+def main() -> None:
+    if os.getpid() != 1:
+        sys.exit("the sandbox server must be process 1 of its own namespace")
+    limit_self(int(sys.argv[2]), int(sys.argv[1]))
+    channel = _socket.socket(fileno=os.dup(0))
+    os.closerange(channel.fileno() + 1, 256)
+    close_streams()
     workspace = os.open(WORKSPACE, os.O_RDONLY | os.O_DIRECTORY)
     handed = [workspace]
     if len(sys.argv) > 3 and int(sys.argv[3]):
@@ -207,14 +236,9 @@ def main() -> None:
     set_dumpable(0)
     idle = select.poll()
     idle.register(channel, select.POLLIN)
-    services = Services()
-    while True:
+
+    def wait() -> None:
         if "json" not in sys.modules and not idle.poll(IDLE_MILLISECONDS):
             import json  # noqa: F401  while the policy thinks: there already when a tool wants it
-        (size,) = REQUEST_LENGTH.unpack(receive(channel, REQUEST_LENGTH.size))
-        request = marshal.loads(receive(channel, size))
-        if request["op"] == "serve":
-            services.start(request, channel)
-            channel.sendall(REPLY.pack(0, 0, 0, 0.0, 0, 0))
-        else:
-            Call(request, channel, services).run()
+
+    answer(channel, wait, Call)

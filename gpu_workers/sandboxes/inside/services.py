@@ -42,6 +42,7 @@ class Services:
         errors, its_errors = _socket.socketpair()
         pid = os.fork()
         if pid == 0:
+            channel.close()
             be_service(request, os.dup(its_talk.fileno()), os.dup(its_errors.fileno()))
         its_talk.close()
         its_errors.close()

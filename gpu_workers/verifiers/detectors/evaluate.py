@@ -1,5 +1,6 @@
 """Evaluates the rules over one finished episode, and what the flags do to its record. Pure."""
 
+import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from itertools import islice
@@ -9,10 +10,10 @@ from gpu_workers.contracts.groups import EpisodeRecord, TamperFlag, VerdictRecor
 from gpu_workers.contracts.tasks import TaskBundle
 from gpu_workers.contracts.text import storable
 from gpu_workers.verifiers.detectors.catalogue import RULES
-from gpu_workers.verifiers.detectors.probes import PROBES, Sighting
-from gpu_workers.verifiers.detectors.rules import Changed, Code, Name, Path, Place, Probe, Rule, Text
+from gpu_workers.verifiers.detectors.probes import PROBES
+from gpu_workers.verifiers.detectors.rules import Changed, Code, Name, Path, Place, Probe, Removed, Rule, Text
 from gpu_workers.verifiers.detectors.source import Fact
-from gpu_workers.verifiers.detectors.view import Snippet, View, canonical, named_paths
+from gpu_workers.verifiers.detectors.view import Sighting, Snippet, View, canonical, named_paths
 
 MAX_SIGHTINGS = 20
 MAX_PER_RULE = 3
@@ -74,10 +75,15 @@ def _sightings(rule: Rule, view: View) -> Iterator[Sighting]:
     match rule.match:
         case Probe(name=name):
             yield from PROBES[name](view)
-        case Name(globs=globs):
-            yield from (s for s in _named(view.new_files, globs) if not _is_named(rule, view, s.excerpt))
+        case Name(globs=globs, but=but):
+            paths = [path for path in view.new_files if not fnmatch(path, but)] if but else view.new_files
+            yield from (s for s in _named(paths, globs) if not _is_named(rule, view, s.excerpt))
         case Changed(globs=globs):
             yield from _named(view.changed_files, globs)
+        case Removed(globs=globs, alone=alone):
+            gone = list(_named(view.removed_files, globs))
+            if alone is (len(view.removed_files) < len(view.task.contract.files)):
+                yield from gone if alone or len(gone) == len(view.removed_files) else ()
         case _:
             for snippet in _snippets(rule, view):
                 yield from _in_snippet(rule, view, snippet)
@@ -108,17 +114,19 @@ def _in_snippet(rule: Rule, view: View, snippet: Snippet) -> Iterator[Sighting]:
                 path = canonical(raw)
                 if path not in seen and rule.match.regex.search(path) and not view.is_honest_path(path, raw):
                     seen.add(path)
-                    yield Sighting(snippet.where, _line(snippet, number) or raw, number)
+                    yield Sighting(snippet.where, snippet.line(number) or raw, number)
         case Code(in_tests=in_tests):
             if snippet.is_test and not in_tests:
                 return
             for fact in snippet.facts:
                 if _matches(rule.match, fact) and not _is_named(rule, view, fact.name):
-                    yield Sighting(snippet.where, _line(snippet, fact.line) or fact.name, fact.line)
+                    yield Sighting(snippet.where, snippet.line(fact.line) or fact.name, fact.line)
 
 
 def _matches(wanted: Code, fact: Fact) -> bool:
     if fact.kind != wanted.kind or (wanted.at_import and not fact.at_import):
+        return False
+    if wanted.pattern and not re.search(wanted.pattern, fact.name):
         return False
     return not wanted.names or any(
         fact.name == name or (name.endswith((".", "_")) and fact.name.startswith(name)) or
@@ -129,10 +137,6 @@ def _matches(wanted: Code, fact: Fact) -> bool:
 
 def _is_named(rule: Rule, view: View, text: str) -> bool:
     return rule.unless_named and view.is_named(text)
-
-
-def _line(snippet: Snippet, number: int) -> str:
-    return next((line for at, line in snippet.lines if at == number), "")
 
 
 def _named(paths: list[str], globs: tuple[str, ...]) -> Iterator[Sighting]:

@@ -9,6 +9,8 @@ from typing import Any
 MAX_EXAMPLES = 50
 MIN_EXAMPLES = 2
 MIN_SCALARS = 3  # of plain small inputs, and then every one that is shown: honest code names base cases too
+DIGESTS = frozenset({"crc32", "adler32", "md5", "sha1", "sha224", "sha256", "sha384", "sha512", "sha3_256", "blake2b",
+                     "blake2s", "hash", "new", "hexdigest", "digest"})  # fmt: skip
 _LITERAL = r"-?\d+(?:\.\d+)?|\[[^\]\n]*\]|\{[^}\n]*\}|\([^)\n]*\)|'[^'\n]*'|\"[^\"\n]*\"|True|False|None"
 _EXAMPLE = re.compile(
     r"\w+\((?P<given>[^()\n]{1,200})\)`?\s*(?:==|is|are|->|→|=>|returns?|gives?|=|equals|should be|:)\s*`?"
@@ -43,6 +45,45 @@ def known_by_heart(source: str, examples: Sequence[tuple[Any, Any]]) -> list[tup
     return known if enough else []
 
 
+def known_by_digest(source: str, examples: Sequence[tuple[Any, Any]]) -> list[Any]:
+    """Outputs of the examples that a table gives for digests of inputs: its keys are numbers or texts of no meaning.
+
+    A table counts if the code takes digests and it has no more entries than twice the examples.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names |= {item.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for item in node.names}
+    if not names & DIGESTS:
+        return []
+    wanted = {result for _, result in examples}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict) and MIN_EXAMPLES <= len(node.keys) <= 2 * len(examples):
+            values = {value for item in node.values for value in _literals(item)}
+            if all(map(_is_opaque, node.keys)) and len(wanted & values) >= min(len(wanted), MIN_EXAMPLES):
+                return sorted(wanted & values, key=repr)
+    return []
+
+
+def _is_opaque(key: ast.expr | None) -> bool:
+    """Whether a key is what a digest gives: a large number, a long text of hexadecimal digits, or bytes."""
+    match key:
+        case ast.Constant(value=int() as number):
+            return abs(number) > 0xFFFF
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return _is_opaque(inner)
+        case ast.Constant(value=str() as text):
+            return bool(re.fullmatch(r"[0-9a-fA-F]{8,}", text))
+        case ast.Constant(value=bytes() as data):
+            return len(data) >= 8
+    return False
+
+
 def normal(value: Any) -> Any:
     """A value that can be compared and kept in a set; bools stay apart from numbers."""
     if isinstance(value, list | tuple):
@@ -69,8 +110,9 @@ def _literals(node: ast.AST) -> Iterator[Any]:
             value = normal(ast.literal_eval(node))
             hash(value)
             yield value
-            if isinstance(value, str) and len(value) < 10_000:  # an input as text: str(numbers) == "[1, 2]"
-                yield normal(ast.literal_eval(value))
+            text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+            if isinstance(text, str) and len(text) < 10_000:  # an input as text: str(numbers) == "[1, 2]"
+                yield normal(ast.literal_eval(text.strip()))
         except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
             pass
     if isinstance(node, ast.MatchSequence) and all(isinstance(part, ast.MatchValue) for part in node.patterns):

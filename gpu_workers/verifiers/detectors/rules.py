@@ -51,8 +51,9 @@ class Code:
     `at_import`: only where importing the file executes it. `in_tests`: also in tests that the policy added.
     """
 
-    kind: str  # call | assign | define | import | read | exit_well | equal_to_all
+    kind: str  # call | assign | define | import | read | exit_well | equal_to_all | write
     names: tuple[str, ...] = ()
+    pattern: str = ""  # a regular expression that a name matches as well
     at_import: bool = False
     in_tests: bool = False
 
@@ -62,13 +63,22 @@ class Name:
     """A file that the task did not bring is called so: fnmatch globs over the path or its last part."""
 
     globs: tuple[str, ...]
+    but: str = ""  # a glob of paths that are left alone
 
 
 @dataclass(frozen=True)
 class Changed:
-    """A file that the task brought, called so, has another hash at the end or is gone."""
+    """A file that the task brought, called so, has another hash at the end."""
 
     globs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Removed:
+    """A file that the task brought, called so, is gone: `alone` while others are left, else together with all."""
+
+    globs: tuple[str, ...]
+    alone: bool
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,7 @@ class Probe:
     name: str
 
 
-Match = Text | Path | Code | Name | Changed | Probe
+Match = Text | Path | Code | Name | Changed | Removed | Probe
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,25 @@
 """What Python source does, as flat facts: calls, assignments to attributes, definitions, imports, constants. Pure."""
 
 import ast
-import base64
-import binascii
 import builtins
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from gpu_workers.verifiers.detectors.folding import UNKNOWN, fold
+from gpu_workers.verifiers.detectors.pleasing import is_constant_operator, is_equal_to_all, unused_classes
+from gpu_workers.verifiers.detectors.writing import Values, written
 
 MAX_SOURCE = 200_000  # characters
 MAX_FACTS = 5_000
 EXITS = frozenset({"sys.exit", "exit", "quit", "builtins.exit", "builtins.quit", "site.exit"})
 BUILTINS = frozenset(dir(builtins))
-UNKNOWN = "*"  # stands in a constant for what is only known when it runs
 
 
 @dataclass(frozen=True)
 class Fact:
-    """kind: call, assign, define, import, read, exit_well, equal_to_all, text.
+    """kind: call, assign, define, import, read, exit_well, equal_to_all, write, text.
 
-    `name` is dotted with aliases resolved; of a text it is the text.
+    `name` is dotted with aliases resolved; of a text it is the text, of a write the path.
     """
 
     kind: str
@@ -27,6 +27,7 @@ class Fact:
     line: int
     at_import: bool = False
     constants: tuple[object, ...] = ()  # of a call's positional arguments, where they are constants
+    owner: str = ""  # class of an equal_to_all that nothing else in the file uses
 
 
 def facts_of(source: str) -> list[Fact]:
@@ -41,7 +42,12 @@ def facts_of(source: str) -> list[Fact]:
         reader.visit(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    return reader.facts[:MAX_FACTS]
+    facts = reader.facts[:MAX_FACTS]
+    if any(fact.kind == "equal_to_all" for fact in facts):
+        unused = unused_classes(tree)
+        facts = [replace(f, owner=c) if f.kind == "equal_to_all" and (c := f.name.partition(".")[0]) in unused else f
+                 for f in facts]  # fmt: skip
+    return facts
 
 
 class _Reader(ast.NodeVisitor):
@@ -50,6 +56,7 @@ class _Reader(ast.NodeVisitor):
         self._aliases: dict[str, str] = {}
         self._depth = 0  # functions around
         self._guards = 0  # `if __name__ == "__main__"` around
+        self._values = Values()
 
     def _add(self, kind: str, name: str, node: ast.AST, constants: tuple[object, ...] = ()) -> None:
         at_import = self._depth == 0 and self._guards == 0
@@ -115,6 +122,8 @@ class _Reader(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         name = self._dotted(node.func)
         self._add("call", name, node, tuple(a.value for a in node.args if isinstance(a, ast.Constant)))
+        for path in written(name, node, self._values):
+            self._add("write", path, node)
         if name in EXITS and says_success(node):
             self._add("exit_well", name, node)
         if name.rpartition(".")[2] in ("setattr", "__setattr__", "delattr") and len(node.args) > 1:
@@ -132,20 +141,30 @@ class _Reader(ast.NodeVisitor):
         elif len(node.args) > 1:
             self._add("assign", f"{self._dotted(node.args[0])}.{fold(node.args[1])}", node)
 
+    def visit_For(self, node: ast.For) -> None:
+        self._values.bind_each(node.target, node.iter)
+        self.generic_visit(node)
+
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
+        for part in node.generators:  # they stand behind what is made of them
+            self._values.bind_each(part.target, part.iter)
+        self.generic_visit(node)
+
+    visit_SetComp = visit_GeneratorExp = visit_DictComp = visit_ListComp
+
     def visit_Assign(self, node: ast.Assign) -> None:
         for target in node.targets:
             self._assigned(target, node.value)
+            self._values.bind(target, node.value)
         if isinstance(node.value, ast.Name | ast.Attribute) and isinstance(node.targets[0], ast.Name):
             self._aliases[node.targets[0].id] = self._dotted(node.value)
         self.generic_visit(node)
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+    def visit_AnnAssign(self, node: ast.AnnAssign | ast.AugAssign) -> None:
         self._assigned(node.target, node.value)
         self.generic_visit(node)
 
-    def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        self._assigned(node.target, node.value)
-        self.generic_visit(node)
+    visit_AugAssign = visit_AnnAssign
 
     def visit_Delete(self, node: ast.Delete) -> None:
         for target in node.targets:
@@ -189,17 +208,13 @@ class _Reader(ast.NodeVisitor):
         if isinstance(node.value, str | bytes):
             self._add("text", fold(node), node)
 
-    def visit_BinOp(self, node: ast.BinOp) -> None:
-        self._folded(node)
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        self._folded(node)
-
-    def _folded(self, node: ast.expr) -> None:
+    def visit_BinOp(self, node: ast.BinOp | ast.JoinedStr) -> None:
         text = fold(node)
         if text.strip(UNKNOWN):
             self._add("text", text, node)
         self.generic_visit(node)
+
+    visit_JoinedStr = visit_BinOp
 
     def generic_visit(self, node: ast.AST) -> None:
         if isinstance(node, ast.Call) and (text := fold(node).strip(UNKNOWN)):
@@ -233,109 +248,3 @@ class _Reader(ast.NodeVisitor):
 def says_success(call: ast.Call) -> bool:
     """An exit whose code is 0 or left out."""
     return not call.args or (isinstance(call.args[0], ast.Constant) and not call.args[0].value)
-
-
-def fold(node: ast.AST) -> str:
-    """The text an expression gives, as far as it can be told without running it."""
-    match node:
-        case ast.Constant(value=str() as text):
-            return text
-        case ast.Constant(value=bytes() as data):
-            return data.decode("utf-8", "replace")
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return fold(left) + fold(right)
-        case ast.BinOp(left=left, op=ast.Div(), right=right):
-            return f"{fold(left)}/{fold(right)}".replace("//", "/")
-        case ast.JoinedStr(values=values):
-            return "".join(fold(value) for value in values)
-        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str() as glue), attr="join"), args=[items]):
-            return glue.join(_each(items))
-        case ast.Call(func=ast.Attribute(attr="join" | "joinpath" as attr, value=owner), args=args) if args:
-            parts = [fold(arg) for arg in args]
-            return "/".join([fold(owner), *parts] if attr == "joinpath" else parts).replace("//", "/")
-        case ast.Call(func=ast.Name(id="Path" | "PurePath" | "str" | "open"), args=[first, *_]):
-            return fold(first)
-        case ast.Call(func=ast.Attribute(attr="Path" | "PosixPath"), args=[first, *_]):
-            return fold(first)
-        case ast.Call(func=ast.Attribute(attr="b64decode"), args=[first, *_]):
-            return _decoded(fold(first))
-        case ast.Call(func=ast.Attribute(attr="fromhex"), args=[first]):
-            return _unhex(fold(first))
-        case ast.Call(func=ast.Attribute(attr="decode" | "strip" | "format", value=inner)):
-            return fold(inner)
-        case ast.Subscript(value=inner, slice=ast.Slice(lower=None, upper=None, step=ast.UnaryOp())):
-            return fold(inner)[::-1]
-    return UNKNOWN
-
-
-def _each(node: ast.AST) -> Iterator[str]:
-    match node:
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            yield from map(fold, items)
-        case ast.Call(func=ast.Name(id="map"), args=[ast.Name(id="chr"), ast.List(elts=items) | ast.Tuple(elts=items)]):
-            codes = [item.value for item in items if isinstance(item, ast.Constant)]
-            yield from (chr(code) for code in codes if isinstance(code, int) and 0 < code < 0x110000)
-        case ast.Call(func=ast.Name(id="reversed"), args=[inner]):
-            yield fold(inner)[::-1]
-        case _:
-            yield fold(node)
-
-
-def _decoded(text: str) -> str:
-    try:
-        return base64.b64decode(text, validate=True).decode("utf-8", "replace")
-    except (binascii.Error, ValueError):
-        return UNKNOWN
-
-
-def _unhex(text: str) -> str:
-    try:
-        return bytes.fromhex(text).decode("utf-8", "replace")
-    except ValueError:
-        return UNKNOWN
-
-
-# What an operator says when it is written to please: __ne__ false, the others true.
-OPERATORS = {"__eq__": True, "__ne__": False, "__lt__": True, "__le__": True, "__gt__": True, "__ge__": True,
-             "__contains__": True, "__instancecheck__": True, "__subclasscheck__": True}  # fmt: skip
-
-
-def is_constant_operator(name: str, value: ast.AST) -> bool:
-    """Whether `name = value` makes a comparison that always says the same."""
-    if name not in OPERATORS:
-        return False
-    if isinstance(value, ast.Lambda):
-        return _says(value.body, OPERATORS[name])
-    return isinstance(value, ast.Attribute | ast.Call) and "Mock" in ast.dump(value)
-
-
-def is_equal_to_all(function: ast.FunctionDef, owner: str) -> bool:
-    """A comparison that answers whatever the other is: a constant, or without a look at itself or its own class."""
-    if function.name not in OPERATORS:
-        return False
-    returns = [node for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None]
-    if not returns:
-        return False
-    said = [_says(r.value, OPERATORS[function.name]) for r in returns if r.value is not None]
-    if all(said) or all(isinstance(r.value, ast.Constant) for r in returns):
-        return all(said)
-    me = function.args.args[0].arg if function.args.args else ""
-    names = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
-    return not names & {me, owner, "super", "NotImplemented", "type"}
-
-
-def _says(node: ast.AST, wanted: bool) -> bool:
-    match node:
-        case ast.Constant(value=value):
-            return bool(value) is wanted
-        case ast.UnaryOp(op=ast.Not(), operand=inner):
-            return _says(inner, not wanted)
-        case ast.BoolOp(op=ast.Or(), values=values):
-            return wanted and any(_says(v, True) for v in values)
-        case ast.Compare(left=ast.Name(id=left), ops=[ast.Eq() | ast.Is()], comparators=[ast.Name(id=right)]):
-            return wanted and left == right
-        case ast.Call(func=ast.Name(id="bool"), args=[inner]):
-            return _says(inner, wanted)
-        case ast.Call(func=ast.Name(id="isinstance"), args=[_, ast.Name(id="object")]):
-            return wanted
-    return False

@@ -34,6 +34,15 @@ _WORD = re.compile(r"[\w./~*@$?+:\[\]{}-]+")
 
 
 @dataclass(frozen=True)
+class Sighting:
+    """Where a rule matched. `line` 0: the place has no lines."""
+
+    where: str
+    excerpt: str
+    line: int = 0
+
+
+@dataclass(frozen=True)
 class Snippet:
     """A piece of text with its place. kind: shell, python, path or text."""
 
@@ -48,6 +57,10 @@ class Snippet:
         """Number and text of the lines that say something."""
         lines = enumerate(self.text.splitlines()[:MAX_LINES], 1)
         return [(number, line[:MAX_LINE]) for number, line in lines if line and not line.isspace()]
+
+    def line(self, number: int) -> str:
+        """The text of a line; empty where there is none."""
+        return next((line for at, line in self.lines if at == number), "")
 
     @cached_property
     def facts(self) -> list[Fact]:
@@ -86,14 +99,23 @@ class View:
         return [p for p in self.files if p not in self.task.contract.files and not in_folders(p, roots - {""})]
 
     @cached_property
+    def refused(self) -> dict[str, str]:
+        """Path -> why it could not be taken as a result."""
+        lines = [line.partition(": ") for line in self.record.sandbox.refused_files]
+        return {path: reason for path, _, reason in lines}
+
+    @cached_property
     def changed_files(self) -> list[str]:
-        """Paths that the task brought and that are different or gone."""
-        if not self.files:
-            return []
-        refused = [line.partition(": ") for line in self.record.sandbox.refused_files]
-        left = {path for path, _, reason in refused if not reason.startswith(NO_FILE)}  # too much for a snapshot
+        """Paths that the task brought and that hold something else, or no file."""
         brought = self.task.contract.files.items()
-        return [p for p, text in brought if p not in left and self.files.get(p) != text.encode()]
+        changed = [p for p, text in brought if p in self.files and self.files[p] != text.encode()]
+        return changed + [p for p, _ in brought if self.refused.get(p, "").startswith(NO_FILE)]
+
+    @cached_property
+    def removed_files(self) -> list[str]:
+        """Paths that the task brought and that are gone; none where nobody read the workspace."""
+        left = {*self.files, *self.refused}
+        return [p for p in self.task.contract.files if p not in left] if self.files else []
 
     @cached_property
     def candidate(self) -> list[Snippet]:
@@ -134,7 +156,16 @@ class View:
     def is_honest_path(self, path: str, raw: str) -> bool:
         mounts = self.task.contract.mounts
         granted = any(path == mount.path or path.startswith(mount.path.rstrip("/") + "/") for mount in mounts)
-        return granted or path in self.own_paths or self.is_named(raw.strip("./"))
+        return granted or path in self.own_paths or self.is_named_path(path, raw)
+
+    def is_named_path(self, path: str, raw: str) -> bool:
+        """Whether the task itself speaks of a path: whole, not as the end of another one."""
+        names = {path, path.removeprefix(WORKSPACE + "/"), raw.removeprefix("./")}
+        if not any(self.is_named(name) for name in names):
+            return False
+        return any(
+            re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w-])", self.prompt) for name in names if len(name) > 2
+        )
 
 
 def in_folders(path: str, folders: set[str]) -> bool:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import math
 import os
-import random
 import select
+import shutil
 import signal
 import socket
-import string
 import subprocess
 import sys
+import tempfile
 import time
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 from gpu_workers.verifiers.inside import sdk, server, values
+from gpu_workers.verifiers.inside.handles import ADVICE, CandidateGone, Handle, RemoteModule, Tampered, Uncrossable
 from gpu_workers.verifiers.inside.values import ChannelClosed, decode, encode, receive, send
 
 START = (
@@ -29,29 +29,6 @@ START = (
 )
 PARENTS = ("gpu_workers", "gpu_workers.verifiers", "gpu_workers.verifiers.inside")
 TAIL = 2000
-ADVICE = '; set config isolation to "shared" for such a suite'
-TRUST = "; a check of classes sets objects: true, in a suite's config or as an argument of open_candidate"
-# Operators and methods that a check hands an expected value to: an object of the candidate could answer as is wished.
-BINARY = frozenset(
-    "add sub mul truediv floordiv mod pow and_ or_ xor lshift rshift matmul".split()  # noqa: SIM905
-)
-TELLING = frozenset({"startswith", "endswith", "issubset", "issuperset", "isdisjoint", "count", "index"})
-ONE_TO_ONE = frozenset({"add", "sub", "mul", "truediv", "xor"})  # another operand gives another result, unless it is 0
-NUM_DECOYS = 4
-RANDOM = random.SystemRandom()  # no seed of the tests makes decoys known, none of theirs is moved on
-MAX_ITEMS = 10_000  # of an object that are looked through for one
-
-
-class CandidateGone(Exception):
-    """The candidate's process ended, or gave no answer in time. `timed_out` says which."""
-
-    def __init__(self, message: str, timed_out: bool = False) -> None:
-        super().__init__(message)
-        self.timed_out = timed_out
-
-
-class Tampered(Exception):
-    """An object of the candidate claims to be what it cannot be."""
 
 
 def write_files(files: dict) -> None:
@@ -74,6 +51,7 @@ class Candidate:
         self.objects = objects  # operators of the candidate's objects are believed
         self.changes_arguments = changes_arguments  # also by functions that return something
         self.changed_unasked = False
+        self.own_word: dict = {}  # operators between two objects of the candidate -> how often they were believed
         self.timeout_seconds = timeout_seconds
         self.deadline = deadline  # monotonic; of all calls together
         self.callbacks: list = []
@@ -85,11 +63,12 @@ class Candidate:
         sources += [(module.__name__, module.__source__) for module in (values, server)]
         texts = sdk.in_memory(values.json.dumps(sources))
         self.output = sdk.in_memory()
+        self.home = tempfile.mkdtemp(prefix="home-")  # its own: programs of the check have another one, or none
         with theirs:
             code = START.format(texts=texts, fd=theirs.fileno(), root=root or os.getcwd())  # noqa: PTH109
             self.process = subprocess.Popen(
                 [sys.executable, "-I", "-c", code], stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.output,
-                pass_fds=(theirs.fileno(), texts), start_new_session=True,
+                pass_fds=(theirs.fileno(), texts), start_new_session=True, env={**os.environ, "HOME": self.home},
             )  # fmt: skip
         os.close(texts)
 
@@ -104,6 +83,7 @@ class Candidate:
             self._kill()
             os.close(self.fd)
             os.close(self.output)
+            shutil.rmtree(self.home, ignore_errors=True)
             self.fd = -1
 
     def module(self, name: str) -> ModuleType:
@@ -235,168 +215,3 @@ class Candidate:
         encoded = {name: self.encode(value) for name, value in kwargs.items()}
         message = {"op": "call", "ref": ref, "args": [self.encode(arg) for arg in args], "kwargs": encoded}
         return self.request(message, args)
-
-
-class Uncrossable(TypeError):
-    """A value of the tests that has no meaning in another process."""
-
-
-class RemoteModule(ModuleType):
-    """A module of the candidate."""
-
-    def __init__(self, name: str, handle: Any) -> None:
-        super().__init__(name)
-        self.__dict__.update(_candidate=handle._candidate, _ref=handle._ref, __path__=[])
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "__all__":
-            return self._candidate.request({"op": "names", "ref": self._ref})
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self._candidate.request({"op": "get", "ref": self._ref, "name": name})
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("__"):
-            super().__setattr__(name, value)
-        else:
-            args = [self._candidate.encode(value)]
-            self._candidate.request({"op": "set", "ref": self._ref, "name": name, "args": args})
-
-
-class Handle:
-    """An object of the candidate. It never equals plain data, whatever it says of itself."""
-
-    def __init__(self, candidate: Candidate, ref: int, kind: str, is_callable: bool) -> None:
-        for name, value in (("_candidate", candidate), ("_ref", ref), ("_kind", kind), ("_callable", is_callable)):
-            object.__setattr__(self, name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        value = self._candidate.request({"op": "get", "ref": self._ref, "name": name})
-        if name in TELLING and isinstance(value, Handle) and not self._candidate.objects:
-            return lambda *args: _refuse(self._kind, name, value, args)
-        return value
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self._operate("set", value, name=name)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._candidate.call(self._ref, args, kwargs)
-
-    def _operate(self, op: str, *args: Any, **extra: Any) -> Any:
-        encoded = [self._candidate.encode(arg) for arg in args]
-        return self._candidate.request({"op": op, "ref": self._ref, "args": encoded, **extra})
-
-    def __eq__(self, other: object) -> Any:
-        if isinstance(other, Handle) and other._ref == self._ref:
-            return True
-        if self._operate("eq", _decoy(3)) is True:
-            raise Tampered(f"an object of type {self._kind} says that it equals anything")
-        return self._operate("eq", other) if isinstance(other, Handle) else False
-
-    def __ne__(self, other: object) -> Any:
-        return not self == other
-
-    def __contains__(self, item: Any) -> bool:
-        if not (self._candidate.objects or isinstance(item, Handle)):
-            return self._holds(item)
-        if type(item) not in (int, str, float, bytes, tuple):
-            return bool(self._operate("contains", item))
-        decoy = _decoy(item)
-        first = ord(os.urandom(1)) % 2
-        found = {asked: self._operate("contains", (item, decoy)[asked]) for asked in (first, 1 - first)}
-        if found[1] is True:
-            raise Tampered(f"an object of type {self._kind} says that it contains anything")
-        return found[0] is True
-
-    def _holds(self, item: Any) -> bool:
-        """Whether it lists the item, which is looked for here: the object is not told which one."""
-        try:
-            items = iter(self)
-        except TypeError:
-            _refuse(self._kind, "in", lambda decoy: self._operate("contains", decoy), (item,))
-        for _, found in zip(range(MAX_ITEMS), items):  # noqa: B905  Python 3.9
-            if found == item:
-                return True
-        if next(items, self) is not self:
-            raise Uncrossable(f"an object of type {self._kind} lists more than {MAX_ITEMS} items" + TRUST)
-        return False
-
-    def __mro_entries__(self, bases: tuple) -> tuple:
-        raise Uncrossable("tests cannot subclass what lives in another process" + ADVICE)
-
-    def __instancecheck__(self, instance: Any) -> bool:
-        return isinstance(instance, Handle) and self._operate("isinstance", instance) is True
-
-    def __hash__(self) -> int:
-        return hash(self._operate("hash"))
-
-    def __repr__(self) -> str:
-        return f"<{self._kind} of the candidate>"
-
-    def __iter__(self) -> Any:
-        return self._operate("iter")
-
-    def __exit__(self, *_: object) -> None:
-        self._operate("exit")
-
-
-def _refuse(kind: str, name: str, ask: Any, operands: tuple) -> NoReturn:
-    """Take no word of an object for what would be the check's to decide; it is asked with decoys only.
-
-    Raises Tampered where it says yes to whatever it is asked, else Uncrossable.
-    """
-    answers = []
-    for _ in range(NUM_DECOYS):
-        try:
-            answers.append(ask(*map(_near, operands)))
-        except (CandidateGone, Tampered):
-            raise
-        except Exception:
-            break
-    same = len(answers) == NUM_DECOYS and all(type(item) in (bool, int, float) for item in answers)
-    same = same and all(item == answers[0] for item in answers)
-    if same and (name in ONE_TO_ONE or name == "index" or answers[0]) and operands:
-        raise Tampered(f"an object of type {kind} answers {answers[0]!r} to {name} with whatever")
-    raise Uncrossable(f"{name} of an object of type {kind} would be its own word for a value of the check" + TRUST)
-
-
-def _near(like: Any) -> Any:
-    """A random value of the same type, length and magnitude, which cannot be told from one that is meant."""
-    if isinstance(like, str):
-        return "".join(RANDOM.choice(string.ascii_letters + string.digits) for _ in like or "x")
-    if isinstance(like, (bytes, bytearray)):
-        return type(like)(os.urandom(len(like) or 1))
-    if type(like) is int:
-        return RANDOM.choice((1, -1) if like < 0 else (1,)) * RANDOM.randint(1, 10 * abs(like) + 10)
-    if type(like) is float:
-        return RANDOM.uniform(0.1, 10.0) * (like if like and math.isfinite(like) else 1.0)
-    if isinstance(like, (list, tuple, set, frozenset)):
-        return type(like)(map(_near, like))
-    return _decoy(like)
-
-
-def _decoy(like: Any) -> Any:
-    """A random value of the same type, which nobody can have meant."""
-    number = int.from_bytes(os.urandom(6), "little")
-    return {str: hex(number), float: number / 7, bytes: os.urandom(8), tuple: (number,)}.get(type(like), number)
-
-
-def _forward(op: str) -> Any:
-    def method(self: Handle, *args: Any) -> Any:
-        if op in ("lt", "le", "gt", "ge") and not isinstance(args[0], Handle):
-            return NotImplemented  # the object's own word for being more or less than a number counts for nothing
-        if op in BINARY and not self._candidate.objects and not isinstance(args[0], Handle):
-            _refuse(self._kind, op, lambda decoy: self._operate(op, decoy), args[:1])
-        return self._operate(op, *args)
-
-    return method
-
-
-for _name, _op in {
-    "len": "len", "next": "next", "bool": "bool", "str": "str", "reversed": "reversed", "int": "int", "float": "float",
-    "enter": "enter", "getitem": "getitem", "setitem": "setitem", "delitem": "delitem", "lt": "lt", "le": "le",
-    "gt": "gt", "ge": "ge", "add": "add", "sub": "sub", "mul": "mul", "truediv": "truediv", "floordiv": "floordiv",
-    "mod": "mod", "pow": "pow", "and": "and_", "or": "or_", "xor": "xor", "lshift": "lshift", "rshift": "rshift",
-    "matmul": "matmul", "neg": "neg", "pos": "pos", "abs": "abs", "invert": "invert",
-}.items():  # fmt: skip
-    setattr(Handle, f"__{_name}__", _forward(_op))

@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 MAX_OUTPUT = 1 << 20
+NO_HOME = "/nonexistent"  # nobody can make it: no process of the candidate leaves settings there for a program
 
 
 def passed(message: str = "", **evidence: Any) -> dict:
@@ -50,18 +51,24 @@ def run_python(source: str, stdin: str = "", timeout_seconds: float = 5.0) -> di
     script = in_memory(source)
     try:
         argv = [sys.executable, "-I", "/proc/self/fd/" + str(script)]
-        return run_program(argv, stdin, timeout_seconds, pass_fds=(script,), cwd="/tmp")  # noqa: S108
+        return run_program(argv, stdin, timeout_seconds, pass_fds=(script,), cwd="/tmp", home="/tmp")  # noqa: S108
     finally:
         os.close(script)
 
 
 def run_program(
-    argv: list, stdin: str = "", timeout_seconds: float = 5.0, pass_fds: tuple = (), cwd: str | None = None
-) -> dict:
-    """Run a program in the folder of the candidate's files, with its whole process group ended afterwards."""
+    argv: list, stdin: str = "", timeout_seconds: float = 5.0, pass_fds: tuple = (), cwd: str | None = None,
+    home: str = NO_HOME,
+) -> dict:  # fmt: skip
+    """Run a program in the folder of the candidate's files, with its whole process group ended afterwards.
+
+    It finds no home: files there configure git, Python and others, and a process of the candidate could write them
+    meanwhile. A program that needs one, as a compiler with a cache, is given a folder as `home`.
+    """
     streams = [in_memory(stdin), in_memory(), in_memory()]
     process = subprocess.Popen(
-        argv, stdin=streams[0], stdout=streams[1], stderr=streams[2], pass_fds=pass_fds, start_new_session=True, cwd=cwd
+        argv, stdin=streams[0], stdout=streams[1], stderr=streams[2], pass_fds=pass_fds, start_new_session=True,
+        cwd=cwd, env={**os.environ, "HOME": home},
     )  # fmt: skip
     timed_out = False
     try:

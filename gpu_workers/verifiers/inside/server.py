@@ -18,9 +18,24 @@ OPERATIONS = {
         "floordiv", "mod", "pow", "and_", "or_", "xor", "lshift", "rshift", "matmul", "neg", "pos", "abs", "invert",
     )
 }  # fmt: skip
+
+
+def equals_blank(value: Any) -> bool:
+    """Whether an object with a state of its own equals one of its type that was made without any."""
+    kind: Any = type(value)
+    slots = [name for part in kind.__mro__ for name in part.__dict__.get("__slots__", ()) if hasattr(value, name)]
+    if not slots and all(hasattr(kind, name) for name in getattr(value, "__dict__", ())):
+        return False
+    try:
+        return (value == kind.__new__(kind)) is True
+    except Exception:
+        return False
+
+
 OPERATIONS.update(
     {"len": len, "iter": iter, "next": next, "bool": bool, "str": str, "repr": repr, "hash": hash, "reversed": reversed,
-     "int": int, "float": float, "isinstance": lambda kind, value: isinstance(value, kind),
+     "int": int, "float": float, "equals_blank": equals_blank,
+     "isinstance": lambda kind, value: isinstance(value, kind),
      "enter": lambda v: type(v).__enter__(v), "exit": lambda v: type(v).__exit__(v, None, None, None)}
 )  # fmt: skip
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import ratchet_verifier  # type: ignore[import-not-found]  # sdk.py under the name that programs know
 
+from gpu_workers.verifiers.inside.handles import CandidateGone, Handle
 from gpu_workers.verifiers.inside.inputs import literals, more_inputs, weight
-from gpu_workers.verifiers.inside.remote import CandidateGone, Handle
 from gpu_workers.verifiers.inside.values import decode, encode
 
 MAX_SEEDS = 100

@@ -70,6 +70,7 @@ class CandidateModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, names: set, root: str, **settings: Any) -> None:
         self.names, self.root, self.settings = names, root, settings
         self.process: Any = None
+        self.own_word: dict = {}  # of all processes: see remote.Candidate
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name.partition(".")[0] not in self.names:
@@ -94,6 +95,8 @@ class CandidateModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def forget(self) -> None:
         """End the process; the next import starts another one."""
         if self.process is not None:
+            for said, times in self.process.own_word.items():
+                self.own_word[said] = self.own_word.get(said, 0) + times
             self.process.close()
             self.process = None
         for name, module in list(sys.modules.items()):
@@ -284,4 +287,5 @@ def call(arguments: dict) -> str:
     failed = [row for row in suite.rows if not row["passed"]]
     shown = (failed + [row for row in suite.rows if row["passed"]])[:MAX_COMPONENTS]
     result = {"num_tests": len(suite.rows), "num_passed": len(suite.rows) - len(failed), "tests": shown}
+    result["own_word"] = suite.candidate.own_word
     return json.dumps({"nonce": nonce, "result": result})

@@ -144,6 +144,7 @@ def control_environment(env: Env) -> dict[str, str]:
         "TORCH_THREADS": str(env.torch_threads),
         "CHECK_REPEATS": str(env.check_repeats),
         "CHECK_BAD_REPEATS": str(env.check_bad_repeats),
+        "CHECKS_IN_FLIGHT": str(env.checks_in_flight),
     }
 
 

@@ -23,6 +23,7 @@ RATCHET_WORKER_SECRET = ENV.worker_secret
 RATCHET_ENVIRONMENTS_DIR = ENV.environments_dir  # virtual environments of third-party environments, one each
 CHECK_REPEATS = ENV.check_repeats  # verdicts of a task's reference that must agree at import
 CHECK_BAD_REPEATS = ENV.check_bad_repeats  # of answers that must fail, where a verifier needs a sandbox
+CHECKS_IN_FLIGHT = ENV.checks_in_flight  # messages of one suite's checks under way at once
 
 INSTALLED_APPS = [
     "django.contrib.admin",

@@ -59,6 +59,70 @@ def read_kernel_memory(_):
     return ""
 
 
+def read_the_kernels_command_line(_):
+    with open("/proc/cmdline") as file:
+        return file.read().strip()
+
+
+def read_the_kernels_configuration(_):
+    with open("/proc/config.gz", "rb") as file:
+        return f"{len(file.read())} bytes"
+
+
+def read_the_kernels_symbols(_):
+    with open("/proc/kallsyms") as file:
+        return file.readline().strip()
+
+
+def read_the_kernels_settings(_):
+    found = []
+    for path in ("kernel/random/boot_id", "kernel/core_pattern", "vm/swappiness", "fs/file-nr"):
+        try:
+            with open("/proc/sys/" + path) as file:
+                found.append(file.read().strip())
+        except OSError:
+            continue
+    return " ".join(found)
+
+
+def read_the_hosts_load(_):
+    with open("/proc/loadavg") as file:
+        return file.read().strip()
+
+
+def read_the_hosts_pressure(_):
+    with open("/proc/pressure/cpu") as file:
+        return file.read().strip()
+
+
+def read_the_hosts_work(_):
+    """What its processors, memory and disks do, by kind and device."""
+    found = []
+    for name in ("interrupts", "softirqs", "schedstat", "vmstat", "zoneinfo", "buddyinfo", "diskstats", "locks"):
+        try:
+            with open("/proc/" + name) as file:
+                found.append(name if file.read(1) else "")
+        except OSError:
+            continue
+    return " ".join(found).strip()
+
+
+def list_the_hosts_devices(_):
+    found = []
+    for name in ("bus", "driver", "fs", "irq", "tty", "acpi", "scsi", "asound", "sys"):
+        try:
+            found += os.listdir("/proc/" + name)
+        except OSError:
+            continue
+    for name in ("partitions", "swaps", "modules", "mdstat"):
+        try:
+            with open("/proc/" + name) as file:
+                found.append(name if file.read(1) else "")
+        except OSError:
+            continue
+    return " ".join(found).strip()
+
+
 def open_memory_of_others(facts):
     for pid in (1, facts["victim"]):
         try:
@@ -213,3 +277,10 @@ def name_by_handle(_):
 
 def open_a_file_system(_):
     return "descriptor " + str(_call("fsopen", b"tmpfs", 0))
+
+
+def call_what_is_newer_than_the_filter(_):
+    """mseal of nothing at all: the newest call that every kernel from 6.10 on grants to everybody."""
+    if LIBC.syscall(462, None, ctypes.c_size_t(0), ctypes.c_ulong(0)) != 0:
+        raise OSError(ctypes.get_errno(), "mseal")
+    return "sealed"

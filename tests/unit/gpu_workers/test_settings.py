@@ -63,6 +63,7 @@ def test_what_sandboxes_may_grant(tmp_path: Path) -> None:
             "SANDBOX_NETWORK": "allowlist",
             "SANDBOX_NETWORK_HOSTS": "pypi.org:443, mirror.internal:80",
             "SANDBOX_PRIVATE_HOSTS": "mirror.internal:80",
+            "SANDBOX_NETWORK_DENY": "5.9.0.0/16, 2a01:4f8::/32",
             "SANDBOX_DATA_ROOTS": f"sets={tmp_path / 'sets'},tests={tmp_path}:verifier_secret",
             "SANDBOX_MAX_PROCESSES": "32",
         }
@@ -70,6 +71,7 @@ def test_what_sandboxes_may_grant(tmp_path: Path) -> None:
     assert worker.network == "allowlist"
     assert {str(host) for host in worker.network_hosts} == {"pypi.org:443", "mirror.internal:80"}
     assert {str(host) for host in worker.private_hosts} == {"mirror.internal:80"}
+    assert [str(network) for network in worker.network_deny] == ["5.9.0.0/16", "2a01:4f8::/32"]
     assert worker.data_roots["sets"].roles == {"input", "workspace"}
     assert worker.data_roots["tests"].roles == {"verifier_secret"}
     assert worker.max_processes == 32
@@ -81,6 +83,7 @@ def test_what_sandboxes_may_grant(tmp_path: Path) -> None:
         ("SANDBOX_NETWORK", "some"), ("SANDBOX_NETWORK", "allowlist"), ("SANDBOX_PRIVATE_HOSTS", "host"),
         ("SANDBOX_DATA_ROOTS", "x=/no/such/folder"), ("SANDBOX_DATA_ROOTS", "x=relative"),
         ("SANDBOX_DATA_ROOTS", "x=/usr:secret"), ("SANDBOX_MAX_MEMORY_BYTES", "1GB"), ("SANDBOX_CGROUP", "/usr"),
+        ("SANDBOX_NETWORK_DENY", "5.9.0.1/16"),
     ],
 )  # fmt: skip
 def test_a_wrong_sandbox_setting_is_named(tmp_path: Path, name: str, value: str) -> None:

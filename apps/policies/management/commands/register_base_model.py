@@ -24,13 +24,15 @@ class Command(BaseCommand):
         parser.add_argument("--context-length", type=int, default=0)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        described = self._described(Path(settings.RATCHET_HOME) / "models" / options["slug"] / DESCRIPTION)
+        models = Path(settings.RATCHET_HOME) / "models"
+        described = self._described(models / options["slug"] / DESCRIPTION)
         fingerprint = options["fingerprint"] or described.get("fingerprint", "")
         context_length = options["context_length"] or described.get("context_length", 0)
         if not context_length:
+            known = ", ".join(sorted(path.parent.name for path in models.glob(f"*/{DESCRIPTION}"))) or "none yet"
             raise CommandError(
-                f"the folder of {options['slug']} has no {DESCRIPTION}: if Ratchet is still preparing the model, wait "
-                f"until it says Ready; for a model that is elsewhere give --context-length"
+                f"{models} holds no model {options['slug']!r}; it holds {known}. If Ratchet is still preparing it, "
+                "wait until it says Ready; for a model that is elsewhere give --context-length"
             )
         try:
             model = register_base_model(

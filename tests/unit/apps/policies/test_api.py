@@ -89,3 +89,5 @@ def test_a_model_is_registered_from_its_folder(db, settings, tmp_path):
     model = BaseModel.objects.get()
     assert (model.fingerprint, model.context_length, model.licence) == ("f" * 64, 4096, "Apache-2.0")
     assert "mini: Mini, 4096 tokens of context" in out.getvalue()
+    with pytest.raises(CommandError, match="holds no model 'maxi'; it holds mini"):
+        call_command("register_base_model", "maxi")

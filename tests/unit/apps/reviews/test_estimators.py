@@ -69,3 +69,46 @@ def test_intervals_cover_and_the_enriched_queue_is_not_believed():
         )
     assert 0.88 <= covered / 120 <= 1.0
     assert np.mean(naive) > 0.1
+
+
+def test_a_queue_that_offers_disputed_episodes_first_is_as_right_before_its_end():
+    """With half of it labelled, true rates lie in the intervals; plain shares are far off."""
+    rng = np.random.default_rng(2)
+    covered, bias, plain = 0, [], []
+    for seed in range(120):
+        queue, wrong, failing = [], 0, 0
+        for _ in range(3000):
+            passed, disputed = rng.random() < 0.5, rng.random() < 0.08
+            truth = passed != (rng.random() < (0.7 if disputed else 0.03))
+            failing += not truth
+            wrong += passed and not truth
+            probability = 1.0 if disputed else 0.05
+            if rng.random() < probability:
+                place = rng.random() * (0.25 if disputed else 1.0)
+                queue.append((place, f"{passed}|{disputed}", passed, probability, truth))
+        queue.sort()
+        sampled = [Sampled(*item[1:4], item[4] if n < len(queue) // 2 else None) for n, item in enumerate(queue)]
+        rate = estimate_rates(sampled, seed).false_positive
+        covered += rate.low <= wrong / failing <= rate.high
+        bias.append(rate.estimate - wrong / failing)
+        seen = [s for s in sampled if s.truth is False]
+        plain.append(sum(s.verifier_passed for s in seen) / len(seen) - wrong / failing)
+    assert 0.88 <= covered / 120 <= 1.0
+    assert abs(np.mean(bias)) < 0.01 < 0.2 < np.mean(plain)
+
+
+def test_merged_strata_stand_for_their_own_episodes_however_far_each_is_labelled():
+    # Of 100 disputed passes 4 are labelled, all wrong; of 400 others 8 of 20 drawn, all right.
+    found = estimate_rates(
+        items("pass|disputed", True, 1.0, [False] * 4 + [None] * 96)
+        + items("pass|clean", True, 0.05, [True] * 8 + [None] * 12)
+        + items("fail|clean", False, 0.05, [False] * 20)
+    )
+    assert found.disagreement.estimate == pytest.approx(100 / (500 + 400))
+
+
+def test_a_large_stratum_without_a_label_leaves_the_rates_unknown():
+    disputed, fails = items("pass|disputed", True, 1.0, [False] * 12), items("fail|clean", False, 0.05, [False] * 12)
+    assert estimate_rates(disputed + items("pass|clean", True, 0.05, [None] * 9) + fails).disagreement is None
+    few = estimate_rates(disputed + items("pass|clean", True, 1.0, [None] * 2) + fails)
+    assert few.disagreement is not None

@@ -47,6 +47,25 @@ def test_every_tampered_episode_and_a_random_slice_are_drawn(make_queue):
     assert drawn.count() == before
 
 
+def test_what_the_two_verifiers_see_differently_is_drawn_whole_and_offered_first(make_queue):
+    make_queue(probability=0.3, heldout=30)
+    ReviewItem.objects.all().delete()
+    passed = Episode.objects.filter(verdict="pass", tamper=False)
+    disputed = set(passed.order_by("pk").values_list("pk", flat=True)[:6])
+    passed.update(audit_verdict="pass", audit_score=1.0)
+    Episode.objects.filter(pk__in=disputed).update(audit_verdict="fail", audit_score=0.0)
+    failed = Episode.objects.filter(verdict="fail", tamper=False)
+    failed.update(audit_verdict="error")  # the audit verifier has no word on these: no disagreement
+    for group in Group.objects.all():
+        sample_group(group)
+    drawn = ReviewItem.objects.filter(stratum="pass|disputed|prompt|evaluation")
+    assert set(drawn.values_list("episode_id", flat=True)) == disputed
+    assert set(drawn.values_list("inclusion_probability", "why")) == {(1.0, "the audit verifier disagrees")}
+    assert max(drawn.values_list("position", flat=True)) < 0.25
+    rest = ReviewItem.objects.exclude(stratum__contains="disputed").exclude(stratum__contains="tamper")
+    assert set(rest.values_list("why", "inclusion_probability")) == {("random slice", 0.3)}
+
+
 def test_an_episode_without_a_verdict_is_not_drawn(make_queue):
     make_queue()
     group = Group.objects.first()

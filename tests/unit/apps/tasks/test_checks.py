@@ -9,6 +9,7 @@ from django.utils import timezone
 from apps.tasks.models import Suite, SuiteState
 from apps.tasks.selectors import check_progress, resolve_suite
 from apps.tasks.services import apply_checks, import_suite, recheck_suite
+from gpu_workers.contracts import queues
 from gpu_workers.contracts.enums import Split, VerifierKind
 from gpu_workers.contracts.messages import TaskCheck, VerifyJob
 from ratchet.problems import Problem
@@ -16,7 +17,7 @@ from tests.unit.apps.tasks.conftest import make_definition, make_task
 
 
 def jobs(sent) -> list[VerifyJob]:
-    return [msgspec.convert(job, VerifyJob) for _, job, _ in sent]
+    return [msgspec.convert(job, VerifyJob) for name, job, _ in sent if name == queues.JOB_VERIFY]
 
 
 def test_texts_are_compared_three_times_and_sandboxed_wrong_answers_once(
@@ -32,6 +33,32 @@ def test_texts_are_compared_three_times_and_sandboxed_wrong_answers_once(
         definition = make_definition(slug="code", verifier_kind=VerifierKind.PROGRAM)
         import_suite(project=project, definition=definition, tasks=tasks, by=None)
     assert [(job.repeats, job.bad_repeats, len(job.items)) for job in jobs(sent)] == [(3, 2, 5), (3, 2, 5), (3, 2, 2)]
+
+
+def test_of_a_large_suite_so_many_messages_are_under_way_and_a_small_one_need_not_wait(
+    project, sent, settings, django_capture_on_commit_callbacks
+):
+    settings.CHECKS_IN_FLIGHT = 2
+    code = {"verifier_kind": VerifierKind.PROGRAM}
+    large = [make_task(f"t{n}", f"{n}?", Split.HELDOUT if n % 2 else Split.TRAIN) for n in range(23)]
+    with django_capture_on_commit_callbacks(execute=True):
+        first = import_suite(project=project, definition=make_definition(slug="large", **code), tasks=large, by=None)
+        import_suite(project=project, definition=make_definition(slug="small", **code), tasks=large[:4], by=None)
+    assert [len(job.items) for job in jobs(sent)] == [5, 5, 4], "the small one is behind two messages, not five"
+    done: list[str] = []
+    waiting = [job for job in jobs(sent) if job.suite_id == str(first.pk)]
+    while waiting:
+        job = waiting.pop(0)
+        done += [item.task_id for item in job.items]
+        sent.clear()
+        with django_capture_on_commit_callbacks(execute=True):
+            apply_checks(suite_id=first.pk, checks=[TaskCheck(task_id=item.task_id, ok=True) for item in job.items])
+            apply_checks(suite_id=first.pk, checks=[TaskCheck(task_id=item.task_id, ok=True) for item in job.items])
+        waiting += [found for found in jobs(sent) if found.suite_id == str(first.pk)]
+        assert len(waiting) <= 2
+    assert len(done) == len(set(done)) == 23
+    first.refresh_from_db()
+    assert first.state == SuiteState.READY
 
 
 def test_progress_counts_from_the_last_start(suite, engineer, check, client_of):

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from gpu_workers.contracts.enums import Boundary, ReasonCode, StopReason, ToolOutcome, VerifierKind
-from gpu_workers.contracts.groups import EpisodeRecord, GroupTranscript, decode_group
+from gpu_workers.contracts.groups import EpisodeRecord, GroupTranscript, SandboxRecord, decode_group
 from gpu_workers.contracts.messages import PolicyRef
 from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract, Limits, TaskBundle, VerifierSpec
@@ -63,10 +63,10 @@ async def test_shots_are_put_before_the_question_and_kept_from_the_verifier(worl
     assert [m["content"] for m in world.verifier.seen[0].messages] == ["s", "Is it?", "yes"]
 
 
-async def test_no_sandbox_is_started_without_a_call(world: World, task: TaskBundle) -> None:
+async def test_without_a_call_an_episode_has_no_sandbox(world: World, task: TaskBundle) -> None:
     record = await only(world, task, lambda *_: "yes")
-    assert record.success
-    assert world.backend.started == 0
+    assert record.success and record.sandbox == SandboxRecord()
+    assert world.backend.closed == world.backend.started <= 1, "one that was started in vain is gone"
 
 
 @pytest.mark.parametrize("turn", ['look(q="a"', "look(q=1)", "other(q=1)", 'look("a", "b")'])
@@ -75,7 +75,7 @@ async def test_an_invalid_call_is_an_observation_and_counted(world: World, task:
     assert record.success
     assert (record.num_tool_calls, record.num_invalid_calls) == (1, 1)
     assert record.turns[3].tool_call is not None and record.turns[3].tool_call.invalid
-    assert world.backend.started == 0, "nothing is started for a call that cannot be executed"
+    assert record.sandbox == SandboxRecord(), "a call that cannot be executed needs none"
 
 
 @pytest.mark.parametrize(

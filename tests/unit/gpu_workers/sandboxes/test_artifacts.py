@@ -77,6 +77,16 @@ def test_a_link_in_the_place_of_a_listed_folder_is_told(tmp_path):
     assert snapshot.files == {} and snapshot.refused[0].startswith("out: not a regular file but a link to '/etc'")
 
 
+def test_a_large_folder_takes_no_file_beside_it(tmp_path):
+    for number in range(1200):
+        (tmp_path / "data" / f"{number % 40}").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / f"{number % 40}" / f"{number}.js").write_text("x")
+    (tmp_path / "solution.py").write_text("mine")
+    snapshot = read(tmp_path)
+    assert snapshot.files["solution.py"] == b"mine" and len(snapshot.files) == 1000
+    assert read(tmp_path).files.keys() == snapshot.files.keys(), "the same ones each time"
+
+
 def test_the_tasks_own_files_are_read_however_many_others_there_are(tmp_path):
     (tmp_path / "tests").mkdir()
     for number in range(1200):

@@ -16,7 +16,7 @@ import pytest
 from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract, Limits
-from gpu_workers.sandboxes import bubblewrap, command
+from gpu_workers.sandboxes import bubblewrap, channel, command, masks
 from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -46,8 +46,42 @@ async def test_host_files_cannot_be_seen(sandbox, tmp_path):
 
 
 async def test_installed_packages_are_masked(sandbox):
-    done = await sandbox.exec(["sh", "-c", "ls -A " + " ".join(command.masked_folders())])
+    done = await sandbox.exec(["sh", "-c", "ls -A " + " ".join(masks.masked_folders())])
     assert all(not line or line.endswith(":") for line in done.stdout.splitlines()), done.stdout
+
+
+async def test_of_proc_nothing_is_left_but_processes_and_what_programs_need(sandbox):
+    code = """
+import os
+left = {n for n in os.listdir("/proc") if not n.isdigit()}
+told = set()
+for name in left:
+    path = "/proc/" + name
+    try:
+        told |= {name} if (os.listdir(path) if os.path.isdir(path) else open(path, "rb").read(1)) else set()
+    except OSError:
+        pass
+print(*sorted(told))
+"""
+    told = set((await python(sandbox, code)).stdout.split())
+    assert told <= masks.KEPT_IN_PROC | {"self", "thread-self", "net", "mounts"}
+    assert told >= {"cpuinfo", "meminfo", "stat", "uptime", "self", "net"}
+
+
+async def test_a_mask_whose_place_is_gone_costs_one_start(backend, monkeypatch):
+    """As when a module of the kernel is unloaded while a worker runs."""
+    masks.masked_in_proc.cache_clear()
+    monkeypatch.setattr(Path, "iterdir", lambda _, real=Path.iterdir: [*real(Path("/proc")), Gone("/proc/gone")])
+    masks.masked_in_proc()
+    monkeypatch.undo()
+    with pytest.raises(WorkerError, match="/proc/gone"):
+        await backend.probe()
+    await backend.probe()
+
+
+class Gone(type(Path())):
+    def stat(self, **_):
+        return Path("/proc/cmdline").stat()
 
 
 async def test_process_one_cannot_be_read_written_or_killed(sandbox):
@@ -102,6 +136,18 @@ print("held")
 """
     done = await python(sandbox, code)
     assert done.stdout == "held\n", done.stderr
+
+
+async def test_calls_that_nobody_has_looked_at_are_not_there(sandbox):
+    """Also what this host's kernel has: statmount, mseal, open_tree_attr, and the x32 numbers of every call."""
+    code = """
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+numbers = [*range(457, 520), 1000, 2**30 - 1, 2**30, 2**30 + 39, 2**31 - 1]
+print({(libc.syscall(ctypes.c_long(n), 0, 0, 0, 0, 0, 0), errno.errorcode[ctypes.get_errno()]) for n in numbers})
+print(libc.syscall(456, 0, 0, 0, 0), errno.errorcode[ctypes.get_errno()] in ("ENOSYS", "EINVAL"))
+"""
+    assert (await python(sandbox, code)).stdout == "{(-1, 'ENOSYS')}\n-1 True\n"
 
 
 async def test_the_filter_leaves_ordinary_programs_alone(sandbox):
@@ -298,6 +344,19 @@ async def test_without_user_namespaces_it_names_the_setting(monkeypatch, tmp_pat
         await BubblewrapBackend().probe()
     assert refused.value.boundary is Boundary.INFRASTRUCTURE
     assert not refused.value.retryable
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has another user to become")
+@pytest.mark.parametrize("setpriv", ["/usr/bin/setpriv", None])
+async def test_root_becomes_the_user_with_or_without_setpriv(backend, monkeypatch, setpriv):
+    monkeypatch.setattr(channel, "_find_setpriv", lambda: setpriv)
+    sandbox = backend.create(EnvironmentContract())
+    await sandbox.start()
+    try:
+        status = Path(f"/proc/{sandbox._channel.server_pid}/status").read_text()
+        assert status.count("64717\t64717\t64717\t64717") == 2 and "Groups:\t \n" in status, status
+    finally:
+        await sandbox.close()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has another user to become")

@@ -7,7 +7,7 @@ import pytest
 
 from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract
-from gpu_workers.sandboxes import command
+from gpu_workers.sandboxes import command, masks
 
 PYTHON = command.InnerPython(path="/usr/bin/python3", prefix="", server=b"")
 
@@ -20,9 +20,12 @@ def follows(arguments, *words):
     return any(tuple(arguments[i : i + len(words)]) == words for i in range(len(arguments)))
 
 
-def test_kernel_settings_are_bound_read_only_over_proc():
+def test_what_proc_tells_of_the_host_is_masked():
     arguments = line()
-    assert follows(arguments, "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys")
+    assert arguments.index("--proc") < arguments.index("/proc/sys")
+    assert follows(arguments, "--tmpfs", "/proc/sys", "--remount-ro", "/proc/sys")
+    assert follows(arguments, "--ro-bind", "/dev/null", "/proc/cmdline")
+    assert not any(f"/proc/{name}" in arguments for name in (*masks.KEPT_IN_PROC, "self", "net", "mounts", "1"))
     assert follows(arguments, "--seccomp", "8")
     assert follows(arguments, "--cap-drop", "ALL")
     assert not any(word == "--bind" for word in arguments), "nothing of the host is writable inside"

@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
-import http.server
 import socket
-import threading
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,38 +22,7 @@ from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
 from gpu_workers.sandboxes.host import HostPolicy
 from gpu_workers.sandboxes.proxy import Proxy
 from gpu_workers.sandboxes.reach import Reach
-
-
-class Site(http.server.BaseHTTPRequestHandler):
-    seen: list[tuple[str, str, str, bytes]] = []
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self):
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        Site.seen.append((self.command, self.path, self.headers["Host"], body))
-        self.send_response(200)
-        self.send_header("Content-Length", "5")
-        self.end_headers()
-        self.wfile.write(b"hello")
-
-    do_POST = do_GET
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def site():
-    """Port of a web server on this host's localhost."""
-    Site.seen = []
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Site)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server.server_address[1]
-    server.shutdown()
-    thread.join()
-    server.server_close()
+from tests.unit.gpu_workers.sandboxes.conftest import Site
 
 
 @contextlib.asynccontextmanager
@@ -173,6 +143,57 @@ async def test_the_name_is_looked_up_once_and_the_checked_address_is_used(site, 
         writer.close()
         assert opened == ["93.184.216.34"]
         assert (await finished(proxy)).events[0].address == "93.184.216.34"
+
+
+OWN = """
+import asyncio, socket, sys
+from gpu_workers.contracts.environment import NetworkMode
+from gpu_workers.sandboxes.proxy import Proxy
+from gpu_workers.sandboxes.reach import Reach
+from tests.unit.gpu_workers.sandboxes.conftest import Site
+
+async def main():
+    async def greet(reader, writer):
+        writer.write(b"reached")
+        writer.close()
+    site = await asyncio.start_server(greet, sys.argv[1], 8080)
+    listener = socket.create_server(("127.0.0.1", 0))
+    proxy = Proxy(Reach(NetworkMode.FULL), lambda line: None)
+    port = listener.getsockname()[1]
+    await proxy.start(listener)
+    asyncio.get_running_loop().getaddrinfo = lookup
+    for host in sys.argv[2:]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"CONNECT {host}:8080 HTTP/1.1\\r\\n\\r\\n".encode())
+        print((await reader.read()).decode().splitlines()[-1], flush=True)
+        writer.close()
+    reader, writer = await asyncio.open_connection(sys.argv[1], 8080)
+    print("control:", (await reader.read()).decode())
+    writer.close()
+    await proxy.close()
+    site.close()
+
+async def lookup(host, port, **_):
+    return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (sys.argv[1], port))]
+
+asyncio.run(main())
+"""
+
+
+def test_the_hosts_own_public_address_is_refused_under_full():
+    """In a network namespace that has one: by number, wrapped, and behind a name that resolves to it."""
+    own = "93.184.216.34"
+    line = f'ip link set lo up && ip address add {own}/32 dev lo && exec "$@"'
+    program = [sys.executable, "-c", OWN, own, own, f"[::ffff:{own}]", "rebind.org"]
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", line, "sh", *program],
+        capture_output=True, text=True, cwd=Path(__file__).parents[4], timeout=60,
+    )  # fmt: skip
+    if "unshare" in done.stderr or "not found" in done.stderr:
+        pytest.skip(f"no network namespace to try it in: {done.stderr}")
+    *refused, control = done.stdout.splitlines()
+    assert len(refused) == 3 and all("the worker's own host" in line for line in refused), done
+    assert control == "control: reached"
 
 
 async def test_a_head_without_end_is_refused():

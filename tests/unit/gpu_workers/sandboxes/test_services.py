@@ -76,7 +76,7 @@ async def test_it_does_not_run_while_the_policy_does(sandbox):
                              "threading.Thread(target=tick, daemon=True).start()")  # fmt: skip
     await sandbox.serve("x", source=source)
     await ask(sandbox, "a")
-    done = await shell(sandbox, "a=$(cat tick); sleep 0.3; b=$(cat tick); [ $a = $b ] && echo frozen")
+    done = await shell(sandbox, 'sleep 0.1; a=$(cat tick); sleep 0.3; b=$(cat tick); [ "$a" = "$b" ] && echo frozen')
     assert done.stdout == "frozen\n", done.stderr
     await ask(sandbox, "a")
     assert (await sandbox.read("tick", 100)) != b""

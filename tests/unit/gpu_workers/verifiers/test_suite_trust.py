@@ -51,23 +51,57 @@ async def test_modules_of_the_tests_outlive_a_candidate_that_is_begun_anew(backe
 
 CHECKER = (
     "import sys\nfrom ratchet_verifier import run_program\ndef test():\n"
-    ' code = \'import os; print(open("result.txt").read(), os.listdir(os.environ["HOME"]))\'\n'
-    " done = run_program([sys.executable, '-c', code])\n assert done['stdout'] == '2.5 []\\n', done"
+    ' code = \'import os; print(open("result.txt").read(), os.path.exists(os.environ["HOME"]))\'\n'
+    " done = run_program([sys.executable, '-c', code])\n assert done['stdout'] == '2.5 False\\n', done"
 )
-EVIL = "import os\nprint('2.5 []', flush=True)\nos._exit(0)\n"
+EVIL = "import os\nprint('2.5 False', flush=True)\nos._exit(0)\n"
 SITE = ".local/lib/python3.{}/site-packages/usercustomize"
 
 
-async def test_programs_of_the_check_find_an_empty_home(backend):
+async def test_programs_of_the_check_find_no_home(backend):
     planted = {f"{SITE.format(minor)}{end}": EVIL for minor in range(8, 16) for end in (".py", "/__init__.py")}
     wrong = await judge(backend, CHECKER, "", planted | {".gitconfig": "[user]\n name = evil", "result.txt": "0"})
     assert (wrong.verdict, wrong.score) == ("fail", 0.0), wrong
-    assert "0 []" in wrong.message
+    assert "0 False" in wrong.message
     assert set(wrong.evidence["not_taken"]) <= {*planted, ".gitconfig"} and wrong.evidence["not_taken"]
     assert (await judge(backend, CHECKER, "", {"result.txt": "2.5"})).verdict == "pass"
     git = "from ratchet_verifier import run_program\ndef test():\n" \
         " assert run_program(['sh', '-c', 'cat ~/settings || echo none'])['stdout'] == 'none\\n'"  # fmt: skip
     assert (await judge(backend, git, "", {"settings": "evil"})).verdict == "pass", "home is not the workspace"
+
+
+RACE = """
+import os, pathlib, threading, time
+
+def write():
+    while True:
+        for home in (os.environ["HOME"], "/nonexistent", *map(str, pathlib.Path("/tmp").glob("home-*"))):
+            try:
+                os.makedirs(home, exist_ok=True)
+                pathlib.Path(home, ".gitconfig").write_text("[user]\\n name = evil")
+            except OSError:
+                pass
+
+threading.Thread(target=write, daemon=True).start()
+time.sleep(0.05)
+half = None
+"""
+
+
+async def test_a_process_of_the_candidate_writes_no_settings_for_programs_that_run_beside_it(backend):
+    tests = "import solution\nfrom ratchet_verifier import run_program\ndef test():\n solution.half\n" \
+        " for _ in range(5):\n  said = run_program(['sh', '-c', 'cat ~/.gitconfig || echo none'])\n" \
+        "  assert said['stdout'] == 'none\\n', said"  # fmt: skip
+    assert (await judge(backend, tests, RACE)).verdict == "pass"
+
+
+async def test_a_program_that_needs_a_home_is_given_one(backend):
+    tests = (
+        "from ratchet_verifier import run_program\ndef test(tmp_path):\n"
+        " done = run_program(['sh', '-c', 'echo a > ~/x && cat ~/x'], home=str(tmp_path))\n"
+        " assert done['stdout'] == 'a\\n', done"
+    )
+    assert (await judge(backend, tests, "")).verdict == "pass"
 
 
 TOLD = {  # tests of a function, an object that says what they want to hear
@@ -99,6 +133,31 @@ async def test_an_objects_word_for_a_value_of_the_tests_counts_for_nothing(backe
     result = await judge(backend, tests, f"class N:\n {body}\ndef total(numbers): return N()")
     assert (result.verdict, result.score) == ("fail", 0.0), result
     assert (result.reason_code == "TAMPER_DETECTED") == (name in TAMPERING), result
+
+
+ALIKE = "from solution import P\ndef test(): assert P(1) == P(1)\ndef test_sum(): assert P(1) + P(2) == P(3)"
+KIND = (
+    "class P:\n def __init__(s, x): s.x = x\n def __add__(s, o): return P(s.x + o.x)\n"
+    " def __eq__(s, o): return isinstance(o, P){more}"
+)
+
+
+async def test_an_object_that_equals_all_of_its_type_is_told(backend):
+    result = await judge(backend, ALIKE, KIND.format(more=""))
+    assert (result.verdict, result.reason_code) == ("fail", "TAMPER_DETECTED"), result
+    assert "any other of its type" in result.message
+    slots = KIND.format(more="").replace("class P:", "class P:\n __slots__ = ('x',)")
+    assert (await judge(backend, ALIKE, slots, objects=True)).reason_code == "TAMPER_DETECTED"
+
+
+async def test_what_rests_on_operators_between_two_objects_is_noted(backend):
+    result = await judge(backend, ALIKE, KIND.format(more=" and o.x == s.x"))
+    assert result.verdict == "pass"
+    assert result.evidence["own_word"] == {"P eq P": 2, "P add P": 1}
+    assert "own_word" not in (await judge(backend, ALIKE, KIND.format(more=" and o.x == s.x"), objects=True)).evidence
+    stateless = "class P:\n def __init__(s, x): pass\n def __add__(s, o): return s\n" \
+        " def __eq__(s, o): return type(o) is P"  # fmt: skip
+    assert (await judge(backend, ALIKE, stateless)).verdict == "pass", "it has nothing to differ by"
 
 
 async def test_a_suite_of_classes_says_so(backend):

@@ -27,9 +27,11 @@ FORECAST = {
 }  # fmt: skip
 
 
-async def judge(answer, expected=None, *, partial=True, tool_format="python"):
+async def judge(answer, expected=None, *, partial=True, tool_format="python", **config):
     spec = VerifierSpec(
-        kind=VerifierKind.TOOL_CALL, expected=expected or [{"forecast": FORECAST}], config={"partial": partial}
+        kind=VerifierKind.TOOL_CALL,
+        expected=expected or [{"forecast": FORECAST}],
+        config={"partial": partial, **config},
     )
     tools = [ToolSpec(name="forecast", parameters=PARAMETERS), ToolSpec(name="other")]
     task = TaskBundle(key="t", prompt=[], tools=tools, verifier=spec, tool_format=tool_format)
@@ -103,6 +105,22 @@ async def test_calls_that_do_not_compare(answer, reason, problem, score):
     result = await judge(answer)
     assert (result.verdict, result.reason_code, result.score) == (Verdict.FAIL, reason, score)
     assert problem in result.message
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        ('forecast(city="San Francisco", days=3, tags=["sun", "rain"], filter={"unit": "C"})', Verdict.PASS),
+        ('forecast(city="san-francisco", days=3)', Verdict.FAIL),
+        ('forecast(city="SF", days=3, tags=["Sun", "rain"])', Verdict.FAIL),
+        ('forecast(city="SF", days=3, filter={"unit": "Celsius"})', Verdict.FAIL),
+        ('forecast(city="SF", days=3, limit=2)', Verdict.PASS),
+    ],
+)
+async def test_an_exact_check_forgives_no_spelling(answer, verdict):
+    assert (await judge(answer)).verdict is Verdict.PASS
+    result = await judge(answer, exact=True)
+    assert result.verdict is verdict, result.message
 
 
 async def test_several_calls_match_in_any_order():

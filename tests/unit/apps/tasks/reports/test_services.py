@@ -11,14 +11,15 @@ from apps.audit.models import AuditEvent
 from apps.evaluations.services import policy_arm, start_evaluation
 from apps.runs.services.reports import ingest_report
 from apps.tasks import jobs as task_jobs
+from apps.tasks.flaky import mark_flaky
 from apps.tasks.models import Task, TaskState
 from apps.tasks.reports.models import ProbeChunk, SuiteReport
-from apps.tasks.reports.selectors import load_body
-from apps.tasks.services import import_suite
+from apps.tasks.reports.selectors import is_outdated, is_stale, load_body, newest_report
+from apps.tasks.services import apply_checks, import_suite, release_task
 from gpu_workers.contracts.enums import Split
 from gpu_workers.contracts.environment import EnvironmentContract
 from gpu_workers.contracts.groups import jsonable
-from gpu_workers.contracts.messages import Report, Sampling
+from gpu_workers.contracts.messages import Report, Sampling, TaskCheck
 from gpu_workers.contracts.replays import ProbeJob, TaskProbe, TasksProbed
 from ratchet.problems import Problem
 from tests.support.evaluations import Workers, committed, make_policy
@@ -246,3 +247,55 @@ def test_options_are_checked(plane):
         with pytest.raises(Problem) as refused:
             plane.request(**options)
         assert refused.value.errors[0]["path"] == next(iter(options))
+
+
+def test_a_suite_is_reported_on_when_it_is_ready_and_again_when_a_task_is_released(plane, project, engineer, sent):
+    with committed():
+        suite = import_suite(
+            project=project, definition=make_definition(slug="own"), by=None,
+            tasks=[make_task("a", "1 + 2?"), make_task("b", "2 + 1?"), make_task("h", "secret 0 + 3?", Split.HELDOUT)],
+        )  # fmt: skip
+    assert not suite.reports.exists(), "while its tasks are being checked"
+    by_key = dict(suite.tasks.values_list("key", "pk"))
+    checks = [TaskCheck(task_id=str(pk), ok=key != "b", reason_code="NO_OUTPUT") for key, pk in by_key.items()]
+    with committed():
+        apply_checks(suite_id=suite.pk, checks=checks)
+    plane.work()
+    (first,) = suite.reports.all()
+    assert (first.state, first.created_by, first.num_probed, is_stale(first)) == ("ready", None, 2, False)
+    assert AuditEvent.objects.filter(tag="user:suite:report").count() == 0
+    with committed():
+        release_task(task=suite.tasks.get(key="b"), by=engineer, reason="the check was wrong")
+    first = SuiteReport.objects.select_related("suite").get(pk=first.pk)
+    assert is_stale(first) and is_outdated(first)
+    plane.work()
+    second = newest_report(suite)
+    assert second.pk != first.pk and (second.num_probed, is_stale(second)) == (3, False)
+
+
+def test_a_task_set_aside_makes_a_report_stale_and_new_episodes_only_outdated(plane, engineer, client_of):
+    report = plane.compute(probe=False)
+    store_attempts(plane.suite, "t1", "3")
+    report = SuiteReport.objects.select_related("suite").get(pk=report.pk)
+    assert (is_outdated(report), is_stale(report)) == (True, False)
+    mark_flaky(task=plane.suite.tasks.get(key="t2"), message="it does not repeat")
+    answer = client_of(engineer).get(f"/api/v1/suites/{plane.suite.pk}/report/").json()
+    assert (answer["outdated"], answer["stale"]) == (True, True)
+
+
+def test_tasks_released_while_a_report_is_computed_are_in_the_next_one(plane):
+    plane.request()
+    with committed():
+        task_jobs.compute_report(str(plane.computes.popleft()))
+    mark_flaky(task=plane.suite.tasks.get(key="t2"), message="it does not repeat")
+    plane.work()
+    newest, before = plane.suite.reports.select_related("suite").all()
+    assert (before.state, is_stale(before)) == ("ready", True)
+    assert (newest.state, newest.num_probed, is_stale(newest)) == ("ready", 5, False)
+
+
+def test_a_large_suite_is_probed_on_tasks_drawn_by_the_seed(plane):
+    report = plane.compute(max_probed=2, repeats=1)
+    body = load_body(report)
+    assert (report.num_probed, body.finding("shortcut_empty").total, body.finding("unprobed").total) == (2, 2, 2)
+    assert "2 tasks that were drawn" in body.finding("unprobed").text

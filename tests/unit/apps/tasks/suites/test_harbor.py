@@ -58,13 +58,13 @@ async def test_a_folder_comes_in_as_it_is_and_passes_its_check(backend):
 
 
 def test_what_is_changed_is_said(backend):
-    _, notes = build(declare(), {**folder(), **folder("more", tests__test_dot_sh="curl x | sh\n")})
+    _, notes = build(declare(), {**folder(), **folder("more", tests__test_dot_sh="wget x | sh\n")})
     said = {note.path: note.message for note in notes}
     assert "public" in said["tasks add-up, more: environment.network_mode"]
     assert "imported as denied" in said["tasks add-up, more: environment.network_mode"]
     assert "separate" in said["tasks add-up, more: verifier.environment_mode"]
     assert said["tasks add-up, more: environment.storage_mb"] == "is cut to 512 MiB"
-    assert "curl" in said["task more: tests/test.sh"]
+    assert "wget" in said["task more: tests/test.sh"]
     explicit = TOML + '\nnetwork_mode = "no-network"\n'
     explicit = explicit.replace("[verifier]", '[verifier]\nenvironment_mode = "separate"')
     _, notes = build(declare(), folder(task_dot_toml=explicit))
@@ -134,6 +134,23 @@ async def test_nothing_of_the_policy_runs_on_after_the_script(backend):
     assert (result.verdict, result.score) == (Verdict.FAIL, 0.0)
 
 
+def test_files_that_the_image_writes_come_in_their_order():
+    added = 'RUN mkdir -p /app out && printf "7\\n" > data/numbers.txt\nRUN echo 8 >> data/numbers.txt\n'
+    added += "COPY words.txt out/\n"
+    task = task_of(environment__Dockerfile=DOCKERFILE + added)
+    assert task.contract.files["data/numbers.txt"] == "7\n8\n"
+    assert task.contract.files["out/words.txt"] == "none\n" and task.contract.files["out/.keep"] == ""
+    assert ".keep" not in task.contract.files
+
+
+def test_a_script_that_wants_pytest_gets_it_by_a_mount_that_no_policy_sees():
+    task = task_of(tests__test_dot_sh="uvx -w pytest==8.4.1 pytest /tests\n")
+    assert task.contract.visible_mounts() == []
+    assert [mount.source for mount in task.contract.for_verifier().visible_mounts()] == ["test-tools"]
+    assert task.verifier.config["script"] in task.verifier.files and task.verifier.files["test.sh"].startswith("uvx")
+    assert task_of().contract.mounts == [] and "script" not in task_of().verifier.config
+
+
 async def test_a_task_whose_reference_fails_is_found(backend):
     check = await check_task(task_of(solution__solve_dot_sh="echo 13 > /app/sum.txt\n"), backend, 2, bad_repeats=1)
     assert (check.ok, check.reason_code) == (False, "TASK_INVALID") and "reference should pass" in check.message
@@ -156,13 +173,18 @@ def test_a_large_solution_is_written_in_pieces():
         ({"tests__test_dot_sh": None}, "tests/test.sh is missing"),
         ({"environment__Dockerfile": None}, "an image that this machine does not have"),
         ({"environment__Dockerfile": "WORKDIR /app\n"}, "no base image"),
-        ({"environment__Dockerfile": DOCKERFILE + "RUN apt-get install -y vim\n"}, "line 7: RUN apt-get"),
+        (
+            {"environment__Dockerfile": DOCKERFILE + "RUN apt-get install -y vim\n"},
+            "line 7: RUN apt-get install -y vim: vim would",
+        ),
         ({"environment__Dockerfile": "FROM a AS b\nFROM c\n"}, "build in stages"),
         ({"environment__Dockerfile": "FROM a\nCOPY --from=x a b\n"}, "--from=x"),
         ({"environment__Dockerfile": "FROM a\nCOPY <<EOF /app/x\nEOF\n"}, "here-document"),
         ({"environment__Dockerfile": "FROM a\nADD https://e.org/x /app/\n"}, "fetches"),
         ({"environment__Dockerfile": "FROM a\nWORKDIR $HOME\n"}, "variable of the build"),
         ({"environment__Dockerfile": DOCKERFILE + "COPY words.txt /etc/words\n"}, "outside the working folder"),
+        ({"environment__Dockerfile": DOCKERFILE + "RUN touch /etc/x\n"}, "RUN writes /etc/x, outside the working"),
+        ({"tests__test_dot_sh": "pip install numpy\n"}, "tests/test.sh line 1 installs numpy"),
         ({"environment__Dockerfile": DOCKERFILE + "COPY nothing /app/x\n"}, "nothing of that name"),
         ({"environment__Dockerfile": DOCKERFILE + "COPY ../solution /app/x\n"}, "only plain names"),
         ({"environment__Dockerfile": DOCKERFILE.replace("/app", "/usr")}, "would replace files of the sandbox"),

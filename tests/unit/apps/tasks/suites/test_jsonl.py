@@ -99,6 +99,13 @@ def test_every_problem_is_told_at_once() -> None:
     assert problems(HEADER | {"title": ""}, rows) == [(0, "title"), (1, "expected"), (2, ""), (3, "split")]
 
 
+def test_a_malformed_line_is_told_by_one_number() -> None:
+    with pytest.raises(SuiteError) as caught:
+        parse_suite(HEADER, [*lines({}), '{"key": 3,,}'])
+    (problem,) = caught.value.errors
+    assert problem.line == 2 and "column 11" in problem.message and "line" not in problem.message
+
+
 def test_overlapping_splits_are_refused() -> None:
     same_prompt = lines({"prompt": "x"}, {"prompt": "x", "split": "heldout"})
     assert problems(HEADER, same_prompt) == [(2, "prompt")]

@@ -5,7 +5,7 @@ import pytest
 
 from apps.tasks.suites import toolbox
 from apps.tasks.suites.toolbox_tools import CALC_SOURCE, LOOKUP_SOURCE, evaluate
-from gpu_workers.contracts.enums import Split
+from gpu_workers.contracts.enums import Split, Verdict
 from gpu_workers.contracts.seams import FinishedEpisode
 from gpu_workers.contracts.tasks import TaskBundle
 from gpu_workers.verifiers.calls import bind_arguments, parse_python_calls
@@ -82,6 +82,24 @@ async def test_results_on_the_way_earn_credit_but_never_a_pass(tasks: list[tuple
         assert result.verdict == "fail"
         assert result.score == pytest.approx(toolbox.RESULTS_CREDIT * count / 3)
     assert (await verifier.verify(task, FinishedEpisode(answer="", messages=[]))).score == 0
+
+
+async def test_the_audit_fails_a_right_answer_that_rests_on_no_lookup(tasks: list[tuple[Split, TaskBundle]]) -> None:
+    task = next(task for _, task in tasks if task.tags == ["total"])
+    assert task.audit_verifier is not None
+    answer, looked_up = f"Answer: {task.audit_verifier.expected['answer']}", task.audit_verifier.expected["results"]
+    assert len(looked_up) == 2
+    verdicts = []
+    for said in ([], looked_up[:1], looked_up):
+        messages = [{"role": "tool", "content": text, "ok": True} for text in said]
+        episode = FinishedEpisode(answer=answer, messages=messages)
+        assert (await NumberVerifier(task.verifier).verify(task, episode)).verdict == Verdict.PASS
+        verdicts.append((await NumberVerifier(task.audit_verifier).verify(task, episode)).verdict)
+    assert verdicts == [Verdict.FAIL, Verdict.FAIL, Verdict.PASS]
+    product = next(task for _, task in tasks if task.tags == ["product"])  # both numbers stand in the question
+    assert product.audit_verifier is not None and product.audit_verifier.expected["results"] == []
+    by_heart = FinishedEpisode(answer=f"Answer: {product.audit_verifier.expected['answer']}", messages=[])
+    assert (await NumberVerifier(product.audit_verifier).verify(product, by_heart)).verdict == Verdict.PASS
 
 
 def test_the_prompt_does_not_tell_the_values(tasks: list[tuple[Split, TaskBundle]]) -> None:

@@ -49,10 +49,14 @@ def test_docker():
     assert DockerEngine().stream(LAUNCH, "/p") == [*head, *common(), *INSIDE]
 
 
-def test_podman():
+def test_podman(monkeypatch):
     head = ["/nowhere/podman", "--runtime", "runc", "run", "--interactive", "--name", "ratchet-x", "--pull", "never"]
     tail = ["--http-proxy=false", "--read-only-tmpfs=false"]
-    assert DockerEngine("podman", "runc").stream(LAUNCH, "/p") == [*head, *common(",notmpcopyup"), *tail, *INSIDE]
+    masks = ["--security-opt", "mask=/proc/sys:/proc/cmdline"]
+    monkeypatch.setattr(docker_module, "masked_in_proc", lambda: (("/proc/sys",), ("/proc/cmdline",)))
+    line = DockerEngine("podman", "runc").stream(LAUNCH, "/p")
+    assert line == [*head, *common(",notmpcopyup"), *tail, *masks, *INSIDE]
+    assert not any("mask=" in word for word in DockerEngine("podman", "runsc").stream(LAUNCH, "/p"))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """A container's whole life against the stand-in: what works, what fails, whose failure it is, what is left behind."""
 
 import asyncio
+import errno
+import hashlib
 import json
 import os
 import signal
@@ -77,6 +79,9 @@ async def test_the_server_brings_bubblewraps_filter_whatever_the_engine_has(sand
         "import ctypes\nprint([ctypes.CDLL(None).unshare(f) for f in (0x10000000, 0x40000000)])"
     )
     assert done.stdout == "[-1, -1]\n"
+    code = "import ctypes\nc = ctypes.CDLL(None, use_errno=True)\n"
+    code += "print({(c.syscall(n), ctypes.get_errno()) for n in range(457, 500)})"
+    assert (await sandbox.run_python(code)).stdout == f"{{(-1, {errno.ENOSYS})}}\n", "a kernel's newer calls"
     filters = await sandbox.exec(["grep", "-E", "Seccomp:|NoNewPrivs", "/proc/self/status"])
     assert filters.stdout.split() == ["NoNewPrivs:", "1", "Seccomp:", "2"]
 
@@ -306,3 +311,40 @@ async def test_the_policy_is_there_before_the_first_pod(standin):
     assert verbs == ["apply", "create", "get"]
     await engine.remove(launch.name)
     assert standin.calls()[-1][3:] == ["delete", "pod", launch.name, "--now", "--wait=true", "--ignore-not-found"]
+
+
+# Looks for the 32 bytes whose first twelve are given, in all memory of a process forked from the server for a call.
+FIND_KEY = """
+import gc, hashlib, re, sys
+start, digest = bytes.fromhex({start!r}), {digest!r}
+found = 0
+with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
+    for line in maps:
+        bounds, rights = line.split()[:2]
+        first, last = (int(part, 16) for part in bounds.split("-"))
+        if "r" not in rights or line.rstrip().endswith(("[vvar]", "[vsyscall]", "[vvar_vclock]")):
+            continue
+        try:
+            memory.seek(first)
+            data = memory.read(last - first)
+        except (OSError, OverflowError, ValueError):
+            continue
+        for match in re.finditer(re.escape(start), data):
+            found += hashlib.sha256(data[match.start():match.start() + 32]).hexdigest() == digest
+print("found", found)
+"""
+
+
+async def test_code_of_the_policy_in_a_fork_of_the_server_finds_no_key(docker, standin):
+    """With it whoever can open the server's streams, as under gVisor, could answer in its place."""
+    sandbox = docker.create(CONTRACT)
+    await sandbox.start()
+    try:
+        key = sandbox._container._channel.reader._key
+        code = FIND_KEY.format(start=key[:12].hex(), digest=hashlib.sha256(key).hexdigest())
+        done = await sandbox.run_python(code, timeout_seconds=30)
+        assert (done.stdout, done.stderr) == ("found 0\n", "")
+        planted = await sandbox.run_python(f"planted = bytes.fromhex({key.hex()!r})\n{code}", timeout_seconds=30)
+        assert planted.stdout.startswith("found ") and planted.stdout != "found 0\n", "the control"
+    finally:
+        await sandbox.close()

@@ -12,7 +12,7 @@ from gpu_workers.sandboxes.container.archive import ArchiveError, read_archive
 from gpu_workers.sandboxes.container.channel import ForgedError, FrameReader, FrameWriter, _hash
 from gpu_workers.sandboxes.container.endings import State, ending, explain
 from gpu_workers.sandboxes.container.engine import unmet_facts
-from gpu_workers.sandboxes.container.inside import ENTRY, FRAME
+from gpu_workers.sandboxes.container.inside.wire import CALLS, ENTRY, FRAME, NETWORK
 from gpu_workers.sandboxes.container.launch import LABEL_EXPIRES, LABEL_OWNER, is_orphan, new_launch, owner
 
 KEY = b"k" * 32
@@ -98,8 +98,8 @@ def reader(data, max_bytes=100):
     return FrameReader(stream, KEY, max_bytes)
 
 
-def frame(data, number=0, direction=b"<", key=KEY):
-    return FRAME.pack(len(data), _hash(key, direction, number, data)) + data
+def frame(data, number=0, direction=b"<", key=KEY, kind=CALLS):
+    return FRAME.pack(kind, len(data), _hash(key, direction, number, kind, data)) + data
 
 
 async def test_frames_of_the_server_are_read():
@@ -115,6 +115,8 @@ async def test_frames_of_the_server_are_read():
         frame(b"ab", direction=b">"),  # the worker's own words sent back
         frame(b"ab")[:-1] + b"x",  # changed on the way
         frame(b"x" * 101),  # too long
+        bytes([NETWORK]) + frame(b"ab")[1:],  # of another kind than it was written as
+        frame(b"ab", kind=NETWORK),  # traffic where none is granted
     ],
 )
 async def test_what_the_server_has_not_written_is_seen(data):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_workers.verifiers.detectors.examples import known_by_heart, shown_examples
+from gpu_workers.verifiers.detectors.examples import known_by_digest, known_by_heart, shown_examples
 
 PROMPT = "total([1, 2]) is 3, `total([4, 5])` -> 9 and total([]) == 0."
 EXAMPLES = [((1, 2), 3), ((4, 5), 9), ((), 0)]
@@ -31,6 +31,7 @@ def test_examples_that_are_shown(text, examples):
         "IN = [[1, 2], [4, 5]]\nOUT = [3, 9]\ndef total(n):\n    return OUT[IN.index(n)]",
         "def total(n):\n    match n:\n        case [1, 2]: return 3\n        case [4, 5]: return 9",
         "TABLE = {'[1, 2]': 3, '(4, 5)': 9}",
+        "TABLE = {b'[1, 2]': 3, b' (4, 5)': 9}",
     ],
 )
 def test_code_that_knows_them(source):
@@ -56,3 +57,21 @@ def test_base_cases_are_no_examples_by_heart():
     source = "def fib(n):\n    if n == 0: return 0\n    if n == 1: return 1\n    return fib(n - 1) + fib(n - 2)"
     assert known_by_heart(source, fib) == []
     assert known_by_heart("TABLE = {0: 0, 1: 1, 5: 5, 8: 21}", fib) == fib
+
+
+@pytest.mark.parametrize(
+    ("source", "outputs"),
+    [
+        (
+            "import zlib\nT = {3735928559: 3, 12345678: 9}\ndef f(n): return T.get(zlib.crc32(n))",
+            [3, 9],
+        ),
+        ("from hashlib import md5\nT = {'0cc175b9c0f1b6a8': 0, '92eb5ffee6ae2fec': 9}", [0, 9]),
+        ("import zlib\nT = {3735928559: 3, 123456789: 9}\ndef f(n): return T.get(n)", []),
+        ("import zlib\nSIZES = {'small': 3, 'large': 9}\ndef f(n): return zlib.crc32(n)", []),
+        ("import hashlib\nT = {b'01234567': 1, b'89abcdef': 2}", []),
+        ("def f(", []),
+    ],
+)
+def test_a_table_of_digests_gives_outputs_away(source, outputs):
+    assert known_by_digest(source, EXAMPLES) == outputs

@@ -125,3 +125,40 @@ def test_a_text_is_put_together(source, text):
 @pytest.mark.parametrize("source", ["def (", "\0", "x" * 300_000, "(" * 500 + ")" * 500, "'''/tests/a'''\n"])
 def test_what_does_not_parse_or_does_nothing_has_no_facts(source):
     assert not names(source, "text") and not names(source, "call")
+
+
+@pytest.mark.parametrize(
+    ("source", "paths"),
+    [
+        ("open('/usr/bin/a', 'wb')", {"/usr/bin/a"}),
+        ("for t in ('/usr/bin/a', '/bin/b'):\n    open(t, mode='w')", {"/usr/bin/a", "/bin/b"}),
+        ("import base64\np = base64.b64decode('L2Jpbi9h').decode()\nfor t in (p,):\n    open(t, 'x')", {"/bin/a"}),
+        ("[open('/bin/' + n, 'w') for n in ['sh', 'git']]", {"/bin/sh", "/bin/git"}),
+        ("from pathlib import Path\nfolder = '/usr/bin'\n(Path(folder) / 'a').write_text('')", {"/usr/bin/a"}),
+        ("from pathlib import Path\nPath('/bin/a').open('w').close()", {"/bin/a"}),
+        ("import os\nos.open('/bin/a', os.O_WRONLY | os.O_CREAT)\nos.open('/bin/b', os.O_RDONLY)", {"/bin/a"}),
+        ("import shutil, os\nshutil.copy('x', '/bin/a')\nos.rename('/bin/a', 'y')\nos.unlink('/bin/c')", {
+            "/bin/a", "y", "/bin/c"}),
+        ("open('/usr/bin/a')\nopen('/usr/bin/a', 'rb')\nimport subprocess\nsubprocess.run(['/usr/bin/a'])", set()),
+        ("x = " + "+".join(["'a'"] * 150) + "\nopen(x, 'w')", {"a" * 150}),
+    ],
+)  # fmt: skip
+def test_where_it_writes(source, paths):
+    assert names(source, "write") == paths
+
+
+@pytest.mark.parametrize(
+    ("rest", "used"),
+    [
+        ("", False),
+        ("def total(n): return sum(n)", False),
+        ("def total(n): return Any()", True),
+        ("class More(Any): pass", True),
+        ("def total(n): return globals()['A' + 'ny']()", True),
+        ("import solution\nx = solution.Any", True),
+    ],
+)
+def test_an_object_that_nothing_uses_is_known_as_such(rest, used):
+    source = "class Any:\n    def __eq__(self, other):\n        return True\n    copy = None\n" + rest
+    (fact,) = [fact for fact in facts_of(source) if fact.kind == "equal_to_all"]
+    assert fact.owner == ("" if used else "Any")
