@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from gpu_workers.contracts.scheduling import HealthSpec, Stragglers
+
 # Bounds keep one spec from taking the machine: nobody has a use for more, and a slip of the keyboard is refused.
 Seed = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 Steps = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
@@ -88,6 +90,9 @@ class RolloutSpec(_Spec, frozen=True, kw_only=True):
     group_timeout_seconds: Seconds = 300.0
     max_attempts: Tries = 3  # of a group that failed by infrastructure
     max_requeues: Small = 2  # of a task whose group went stale
+    over_sampling: Fraction = 0.0  # groups admitted beyond what the batches need, as a share of a batch
+    stragglers: Stragglers = Stragglers.ABORT
+    recovery_share: Fraction = 0.0  # of the stragglers that are waited for all the same, chosen at random
     audit_share: Fraction = 0.1  # of the episodes that the suite's audit verifier looks at
 
 
@@ -119,6 +124,7 @@ class RunSpec(_Spec, frozen=True, kw_only=True):
     optimiser: OptimiserSpec = OptimiserSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     limits: LimitsSpec = LimitsSpec()
+    health: HealthSpec = HealthSpec()
 
 
 class SpecError(ValueError):
