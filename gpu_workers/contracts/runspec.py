@@ -107,6 +107,7 @@ class LimitsSpec(_Spec, frozen=True, kw_only=True):
     max_error_share: Fraction = 0.5  # of the last closed groups that ended infrastructure_failed, halts the run
     max_attempts: Tries = 3  # of the trainer
     max_seconds: Count = 0  # wall clock; 0: none
+    max_skipped_updates: Tries = 3  # in a row, refused for NaN or infinity
 
 
 class RunSpec(_Spec, frozen=True, kw_only=True):
@@ -163,4 +164,9 @@ def _check_combinations(spec: RunSpec) -> None:
 
 def spec_hash(spec: RunSpec) -> str:
     """SHA-256 of the canonical JSON of the whole spec, defaults included."""
-    return hashlib.sha256(msgspec.json.encode(msgspec.to_builtins(spec), order="sorted")).hexdigest()
+    return stored_spec_hash(msgspec.to_builtins(spec))
+
+
+def stored_spec_hash(data: dict[str, Any]) -> str:
+    """The same of a spec as it was stored, whatever fields later versions have added."""
+    return hashlib.sha256(msgspec.json.encode(data, order="sorted")).hexdigest()

@@ -70,7 +70,8 @@ def _apply_failure(group: Group, body: GroupReport) -> str:
     if group.dispatch >= attempts:
         # Nobody trains on them, and none has a reward; people look at them to see why.
         Episode.objects.bulk_create([_episode(group, record) for record in body.episodes])
-    again = groups.fail_dispatch(group, boundary=boundary, error=error, max_attempts=attempts)
+    seconds = body.duration_seconds
+    again = groups.fail_dispatch(group, boundary=boundary, error=error, max_attempts=attempts, seconds=seconds)
     if run is not None:
         then = "It is tried again." if again else f"Given up after {group.dispatch} tries."
         text = f"Group {group.number} failed at the {boundary} boundary: {error}. {then}"
