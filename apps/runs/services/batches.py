@@ -108,7 +108,7 @@ def resend_lost(run: Run, attempt: RunAttempt, now: datetime) -> Batch | None:
     if attempt.activity != "waiting":
         return None
     sent = run.batches.exclude(state=BatchState.ABANDONED).filter(sent_at__lt=now - RESEND_AFTER)
-    batch = sent.filter(index=attempt.version).first()
+    batch = sent.filter(index=attempt.version or 0).first()
     if batch is None:
         return None
     _resend(batch, attempt.number, now)

@@ -1,8 +1,9 @@
 """Dispatch of a run's waiting groups: as many as the fleet takes, in fair shares, always with the newest version."""
 
 from datetime import datetime, timedelta
+from typing import Any
 
-from django.db.models import Count, Q
+from django.db.models import Count, Q, QuerySet
 
 from apps.runs.models import FleetInstall, Group, GroupState, InstallState, Run, RunState
 from apps.runs.scheduling import capacity
@@ -37,7 +38,9 @@ def dispatch_pending(run: Run, spec: RunSpec, now: datetime) -> list[Group]:
 def _share(run: Run, spec: RunSpec, now: datetime) -> int:
     """Groups that this run may have with the workers at once."""
     least = max(FIRST_GROUPS, 2 * spec.rollout.prompts_per_batch)
-    fleet = Run.objects.filter(policy__base_model=run.policy.base_model_id, state__in=_USERS).values("pk")
+    fleet: QuerySet[Any] = Run.objects.filter(policy__base_model=run.policy.base_model_id, state__in=_USERS).values(
+        "pk"
+    )
     found = capacity.measure_capacity(_served(fleet, now), least)
     if not found.saturated:
         return found.num_groups
@@ -46,7 +49,7 @@ def _share(run: Run, spec: RunSpec, now: datetime) -> int:
     return capacity.fair_shares(found.num_groups, claims).get(run.pk, 0)
 
 
-def _served(fleet: object, now: datetime) -> list[capacity.Served]:
+def _served(fleet: QuerySet[Any], now: datetime) -> list[capacity.Served]:
     """What the fleet finished last, whichever run it was for."""
     rows = Group.objects.filter(run__in=fleet, finished_at__gt=now - LOOK_BACK, started_at__isnull=False)
     newest = rows.order_by("-finished_at").values_list("dispatched_at", "started_at", "finished_at")[:NUM_SERVED]

@@ -10,12 +10,14 @@ from django.utils import timezone
 from apps.runs import states
 from apps.runs.events import ERROR, WARNING, record_event
 from apps.runs.models import AttemptState, Batch, BatchState, Checkpoint, Run, RunAttempt, RunState, RunStep
-from apps.runs.scheduling.halting import HEALTH_METRICS
+from apps.runs.scheduling.halting import HEALTH_METRICS, Halt
 from apps.runs.services import attempts, batches, durable
-from apps.runs.services.lifecycle import end_run
+from apps.runs.services.lifecycle import end_run, halt_run
 from apps.runs.signals import checkpoint_published, run_changed, step_stored
 from gpu_workers.contracts.messages import Report, StepReport, TrainerFailed, TrainerFinished, TrainerStarted
-from gpu_workers.contracts.runspec import Algorithm
+from gpu_workers.contracts.runspec import Algorithm, parse_run_spec
+
+NON_FINITE = "non_finite_gradients"  # code of a trainer that refused update after update: a rule, not a failure
 
 
 def _speaker(run: Run, report: Report) -> RunAttempt | str:
@@ -226,5 +228,9 @@ def apply_failed(run: Run, report: Report) -> str:
         attempts.lose_attempt(run, attempt, reason, body.code)
         return ""
     record_event(run, "trainer_failed", reason, ERROR, attempt=attempt.number)
+    if body.code == NON_FINITE:
+        since = max(1, run.step - parse_run_spec(run.spec).limits.max_skipped_updates + 1)
+        halt_run(run, Halt(body.code, f"{body.message}.", since))
+        return ""
     end_run(run, RunState.FAILED, code=body.code[:40], message=body.message)
     return ""
