@@ -95,7 +95,7 @@ def rollout_group(payload: dict[str, Any]) -> None:
 
 @control_command(name=queues.SIGNAL_GROUPS, args=[("signal", dict)])
 def signal_groups(state: Any, signal: dict[str, Any]) -> int:
-    """Broadcast by the control plane: groups to give up, or to go on with a newer version. Threads share its process."""
+    """Broadcast by the control plane: groups to give up, or to go on with a newer version."""
     return deliver(msgspec.convert(signal, GroupSignal))
 
 

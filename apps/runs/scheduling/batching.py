@@ -35,7 +35,7 @@ class PlannedBatch:
 class Plan:
     batches: list[PlannedBatch] = field(default_factory=list)
     stale: list[ReadyGroup] = field(default_factory=list)  # too old for the next batch, hence for every later one
-    left_behind: list[RunningGroup] = field(default_factory=list)  # will be too old whenever they end
+    left_behind: list[RunningGroup] = field(default_factory=list)  # too old whenever they end: to be cancelled
     held_for: list[RunningGroup] = field(default_factory=list)  # what a batch that is full waits for
 
 
@@ -71,7 +71,11 @@ def plan_batches(
             break
         if index + 1 < num_steps:
             last_chance = [group for group in unfinished if index + 1 - group.version > max_staleness]
-            held_for = [g for g in last_chance if trainer_supplied(index) or arm_of(g) is Arm.WAIT]
+            supplied = bool(last_chance) and trainer_supplied(index)
+            held_for = [group for group in last_chance if supplied or arm_of(group) is Arm.WAIT]
+            left = [group for group in last_chance if group not in held_for]
+            plan.left_behind.extend(left)
+            unfinished = [group for group in unfinished if group not in left]
             if held_for:
                 plan.held_for.extend(held_for)
                 break

@@ -27,7 +27,10 @@ class GroupCost(Generic[Key]):
 
 @dataclass
 class TaskCost(Generic[Key]):
+    """Sums over the groups of one task; `key` is its name for people, where somebody has filled it in."""
+
     task: Key
+    key: str = ""
     num_groups: int = 0
     seconds: float = 0.0
     slowest_seconds: float = 0.0  # of its groups among the slowest share of the run

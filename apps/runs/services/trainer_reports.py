@@ -120,7 +120,9 @@ def apply_step(run: Run, report: Report) -> str:
         run.version = max(run.version, body.version)
     run.train_cpu_seconds = attempts.spent_cpu_seconds(run)
     run.save(update_fields=["step", "version", "train_cpu_seconds"])
-    RunStep.objects.get_or_create(run=run, number=body.version, defaults={"values": _health(body)})
+    RunStep.objects.get_or_create(
+        run=run, number=body.version, defaults={"values": _health(body), "at": timezone.now()}
+    )
     record_event(run, "step", _describe(body), step=body.version, attempt=attempt.number)
     step_stored.send(sender=Run, run=run, checkpoint=checkpoint, report=body, attempt=attempt.number)
     run_changed.send(sender=Run, run=run)
