@@ -71,9 +71,9 @@ def test_every_epoch_is_a_permutation_of_its_own():
     assert 0 <= order.group_seed(1, 1) < 2**31
 
 
-def arrive(*rewards, size=None, newest=3, versions=(1, 2), tokens=5):
+def arrive(*rewards, size=None, newest=3, versions=(1, 2), tokens=5, **use):
     episodes = [ArrivedEpisode(reward, *versions, tokens) for reward in rewards]
-    return judge_arrival(episodes, size=len(rewards) if size is None else size, newest_version=newest)
+    return judge_arrival(episodes, size=len(rewards) if size is None else size, newest_version=newest, **use)
 
 
 def test_a_group_with_spread_is_ready():
@@ -99,6 +99,14 @@ def test_a_group_with_spread_is_ready():
 def test_what_cannot_be_trained_on_is_dropped_with_a_reason(judged, outcome, words):
     assert judged.outcome is outcome
     assert words in judged.reason
+
+
+def test_what_does_not_compare_siblings_can_use_equal_rewards_and_a_single_one():
+    use = {"least_scored": 1, "drops_zero_variance": False}
+    assert arrive(1.0, 1.0, **use).outcome is None
+    assert arrive(1.0, None, **use).outcome is None
+    assert arrive(None, None, **use).outcome is GroupOutcome.INFRASTRUCTURE_FAILED
+    assert arrive(1.0, None, drops_zero_variance=False).outcome is GroupOutcome.INFRASTRUCTURE_FAILED
 
 
 def test_episodes_without_a_sampled_token_set_no_version():
