@@ -20,12 +20,13 @@ from gpu_workers.contracts.messages import (
 )
 from gpu_workers.contracts.runspec import Algorithm, RunSpec, parse_run_spec
 from gpu_workers.contracts.seams import Published, TrainGroup
-from gpu_workers.contracts.store import ObjectStore
+from gpu_workers.contracts.store import ObjectStore, StoreError
 from gpu_workers.models.folder import ModelError, read_description
 from gpu_workers.process import cpu_seconds, peak_memory_bytes, release_freed_memory
 from gpu_workers.sessions.chat import ChatTemplate
 from gpu_workers.trainer import supervised
 from gpu_workers.trainer.backend import BaseModel, PolicyTrainer
+from gpu_workers.trainer.checkpoints import DamagedCheckpoint
 from gpu_workers.trainer.consumer import BatchSource
 from gpu_workers.trainer.heartbeat import HeartbeatThread
 from gpu_workers.trainer.publishing import CheckpointPublisher
@@ -106,7 +107,11 @@ class TrainerAttempt:
         if job.parent_checkpoint:
             backend.start_from(self._local(job.parent_checkpoint), job.parent_sha256)
         if job.resume_from:
-            backend.load(self._local(job.resume_from))
+            try:
+                folder = self._local(job.resume_from)
+            except StoreError as error:
+                raise DamagedCheckpoint(f"{error}: resume from an older one") from error
+            backend.load(folder)
         return backend
 
     def _local(self, key: str) -> Path:

@@ -31,6 +31,10 @@ class CheckpointError(RuntimeError):
     """A checkpoint that is torn, damaged or belongs to something else. Starting from it is refused."""
 
 
+class DamagedCheckpoint(CheckpointError):
+    """A checkpoint that is torn, cut short or gone, and belongs where it is: an older one leads to the same bytes."""
+
+
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """What a checkpoint belongs to."""
 
@@ -129,11 +133,11 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
     except FileNotFoundError as error:
-        raise CheckpointError(
+        raise DamagedCheckpoint(
             f"{folder} is not a complete checkpoint (no {MANIFEST}): resume from an older one"
         ) from error
     except msgspec.DecodeError as error:
-        raise CheckpointError(
+        raise DamagedCheckpoint(
             f"{folder}/{MANIFEST} cannot be read ({error}): resume from an older checkpoint"
         ) from error
     if manifest.format != FORMAT_VERSION:
@@ -160,9 +164,9 @@ def check_folder(folder: Path, *, spec_hash: str = "", base_fingerprint: str = "
             continue
         path = folder / name
         if not path.is_file():
-            raise CheckpointError(f"{folder}: {name} is missing: resume from another checkpoint")
+            raise DamagedCheckpoint(f"{folder}: {name} is missing: resume from another checkpoint")
         if _sha256(path) != expected:
-            raise CheckpointError(f"{folder}: {name} is damaged (SHA-256 differs): resume from another checkpoint")
+            raise DamagedCheckpoint(f"{folder}: {name} is damaged (SHA-256 differs): resume from another checkpoint")
     return manifest
 
 
@@ -171,7 +175,7 @@ def read_trainer(folder: Path) -> TrainerState:
     try:
         return msgspec.json.decode((folder / STATE / TRAINER).read_bytes(), type=TrainerState)
     except (OSError, msgspec.DecodeError) as error:
-        raise CheckpointError(f"{folder}/{STATE} cannot be read ({error}): resume from another checkpoint") from error
+        raise DamagedCheckpoint(f"{folder}/{STATE} cannot be read ({error}): resume from another checkpoint") from error
 
 
 def _sha256(path: Path) -> str:

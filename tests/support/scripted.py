@@ -78,6 +78,7 @@ def write_checkpoint(key: str, attempt: int, version: int, sha256: str = "b" * 6
         "identity": {"attempt": attempt, "version": version},
         "files": {"adapter/adapter_model.safetensors": sha256},
     }
+    store.write(f"{key}/state/trainer.json", b"{}")
     store.write(f"{key}/manifest.json", json.dumps(manifest).encode())
 
 

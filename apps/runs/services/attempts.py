@@ -62,7 +62,7 @@ def _checkpoint_to_resume(run: Run, previous: RunAttempt | None) -> str:
     if found:
         return found
     usable = run.checkpoints.filter(resumable=True).exclude(uri="").order_by("-version")
-    return usable.values_list("uri", flat=True).first() or ""
+    return next(filter(durable.can_resume, usable.values_list("uri", flat=True)), "")
 
 
 def find_alive(run_id: str, number: int, token: int) -> RunAttempt | None:

@@ -13,6 +13,7 @@ DAMAGED = "damaged_checkpoint"  # code of a trainer that cannot read what it was
 _VERSION_FOLDER = re.compile(r"v(\d+)")
 _ADAPTER = "adapter"
 _WEIGHTS = f"{_ADAPTER}/adapter_model.safetensors"
+_STATE = "state/trainer.json"
 _MANIFEST = "manifest.json"  # written last: without it a folder does not count
 
 
@@ -52,6 +53,12 @@ def find_unreported(run: Run, previous: RunAttempt) -> str:
 def _version(key: str) -> int:
     named = _VERSION_FOLDER.fullmatch(key.rpartition("/")[2])
     return int(named[1]) if named else 0
+
+
+def can_resume(key: str) -> bool:
+    """Whether the folder is complete and still has its state: of old versions only what engines load is kept."""
+    store = get_store()
+    return store.exists(f"{key}/{_MANIFEST}") and store.exists(f"{key}/{_STATE}")
 
 
 def read(key: str) -> DurableVersion | None:
