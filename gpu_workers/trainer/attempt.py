@@ -159,18 +159,22 @@ class TrainerAttempt:
             train_seconds=trained - started,
         )
         self._report_step(report, published, trained)
-        # A batch without a single usable group is no sign of a broken model.
-        self._count_skipped(backend, metrics, had_groups=len(skipped) < len(groups))
+        self._count_skipped(backend, metrics, skipped)
 
-    def _count_skipped(self, backend: PolicyTrainer, metrics: dict[str, float], *, had_groups: bool = True) -> None:
-        if not had_groups:
+    def _count_skipped(
+        self, backend: PolicyTrainer, metrics: dict[str, float], skipped: dict[str, str] | None = None
+    ) -> None:
+        """Halt after too many refused updates in a row; a batch without a usable group is no sign of a broken model."""
+        if not metrics["train/num_sampled_tokens"]:
             return
         self._skipped_in_a_row = self._skipped_in_a_row + 1 if metrics.get("train/skipped_updates") else 0
         if self._skipped_in_a_row >= self.spec.limits.max_skipped_updates:
+            at_fault = [f"group {group}: {why}" for group, why in (skipped or {}).items() if "NaN" in why][:1]
             raise AttemptError(
                 "non_finite_gradients",
                 f"{self._skipped_in_a_row} updates in a row were refused for NaN or infinity, the last at version "
-                f"{backend.version}: lower optimiser.learning_rate or start from an earlier checkpoint",
+                f"{backend.version} ({'; '.join(at_fault) or 'no single episode is at fault'}): lower "
+                "optimiser.learning_rate or start from an earlier checkpoint",
                 retryable=False,
             )
 
