@@ -1,25 +1,34 @@
-"""Policies on disk as others read them: a PEFT adapter folder, or a Hugging Face model folder in safetensors."""
+"""Policies on disk as others read them: a PEFT adapter folder, or a Hugging Face model folder in safetensors.
 
-import hashlib
+`python -m gpu_workers.trainer.export BASE ADAPTER OUTPUT` merges an adapter into its base model.
+"""
+
+import argparse
 import json
 import shutil
+import sys
 from pathlib import Path
 
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor
 
 from gpu_workers.contracts.runspec import LoraSpec
-from gpu_workers.models.folder import DESCRIPTION
-from gpu_workers.trainer.llama import PackedLlama
+from gpu_workers.models.folder import DESCRIPTION, building, describe, file_sha256
+from gpu_workers.trainer.llama import PackedLlama, TrainedParts
 from gpu_workers.trainer.model import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     TARGET_MODULES,
     WEIGHTS,
+    ModelLoadError,
     adapter_parameters,
     base_weights,
+    load_adapter,
+    load_model,
+    read_json,
+    stored_dtype,
 )
-from gpu_workers.trainer.world import World, whole
+from gpu_workers.trainer.world import ALONE, World, whole
 
 # Beside the weights a model folder holds its configuration, tokenizer and chat template: copied as they are.
 _NOT_COPIED = {WEIGHTS, DESCRIPTION}
@@ -59,7 +68,7 @@ def save_adapter(tensors: dict[str, Tensor], folder: Path, *, lora: LoraSpec, ba
 def write_model(model: PackedLlama, folder: Path, *, base_folder: Path, world: World) -> str:
     """Write the whole policy, an adapter merged in, as a folder that transformers loads; returns the weights' SHA-256.
 
-    In the base model's dtype. Collective; rank 0 writes, and the others get an empty digest.
+    In the dtype that is computed with. Collective; rank 0 writes, and the others get an empty digest.
     """
     dtype = model.dtype
     tensors = {}
@@ -81,6 +90,37 @@ def write_model(model: PackedLlama, folder: Path, *, base_folder: Path, world: W
 
 def _write_tensors(tensors: dict[str, Tensor], path: Path) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = save({name: value.detach().contiguous() for name, value in tensors.items()}, metadata={"format": "pt"})
-    path.write_bytes(data)
-    return hashlib.sha256(data).hexdigest()
+    save_file({name: value.detach().contiguous() for name, value in tensors.items()}, path, metadata={"format": "pt"})
+    return file_sha256(path)
+
+
+def merge_adapter(base_folder: Path, adapter: Path, output: Path) -> None:
+    """A prepared model folder of the base model with the adapter added to its weights. Raises ModelLoadError."""
+    config = read_json(adapter / ADAPTER_CONFIG)
+    lora = LoraSpec(rank=int(config["r"]), alpha=float(config["lora_alpha"]))
+    model = load_model(base_folder, TrainedParts(lora, stored_dtype(base_folder)), seed=0)
+    load_adapter(model, adapter)
+    with building(output) as folder:
+        write_model(model, folder, base_folder=base_folder, world=ALONE)
+        describe(folder, output.name)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gpu_workers.trainer.export", description="merge an adapter into its model"
+    )
+    parser.add_argument("base", type=Path, help="folder of the base model")
+    parser.add_argument("adapter", type=Path, help="PEFT folder, as in a checkpoint's adapter/")
+    parser.add_argument("output", type=Path, help="folder to be made")
+    options = parser.parse_args(arguments)
+    try:
+        merge_adapter(options.base, options.adapter, options.output)
+    except (ModelLoadError, OSError) as error:
+        sys.stderr.write(f"export: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -31,12 +31,27 @@ def compute_dtype(folder: Path, asked: ComputeDtype = ComputeDtype.AUTO) -> torc
     """As asked; else bfloat16 for bfloat16 weights where the processor multiplies it natively (AMX, AVX512-BF16)."""
     if asked is not ComputeDtype.AUTO:
         return torch.bfloat16 if asked is ComputeDtype.BFLOAT16 else torch.float32
-    if json.loads((folder / "config.json").read_text()).get("dtype") != "bfloat16":
-        return torch.float32
-    if torch.cuda.is_available():
-        return torch.bfloat16
+    if torch.cuda.is_available() or stored_dtype(folder) is torch.float32:
+        return stored_dtype(folder)
     flags = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
     return torch.bfloat16 if flags else torch.float32
+
+
+def stored_dtype(folder: Path) -> torch.dtype:
+    """Of the weights of a model folder: bfloat16 or float32."""
+    config = read_json(folder / "config.json")
+    return torch.bfloat16 if (config.get("dtype") or config.get("torch_dtype")) == "bfloat16" else torch.float32
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A configuration file. Raises ModelLoadError."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(
+            f"{path.parent} is not the folder it should be ({error}); prepare the model first"
+        ) from error
+    return found
 
 
 def load_model(folder: Path, parts: TrainedParts, *, seed: int) -> PackedLlama:
@@ -56,10 +71,7 @@ def load_model(folder: Path, parts: TrainedParts, *, seed: int) -> PackedLlama:
 
 def read_shape(folder: Path) -> LlamaShape:
     """Sizes from config.json; anything the packed forward pass does not compute is refused."""
-    try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"{folder} is not a model folder ({error}); prepare the base model first") from error
+    config = read_json(folder / "config.json")
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     unsupported = {
         "model_type": config.get("model_type") != "llama",

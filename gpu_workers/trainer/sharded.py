@@ -18,6 +18,8 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from gpu_workers.trainer.world import World
 
+FILE_BYTES = 256 << 20
+
 
 class ShardError(RuntimeError):
     """Sharded state that cannot be read into these tensors."""
@@ -26,11 +28,21 @@ class ShardError(RuntimeError):
 def save_sharded(folder: Path, tensors: dict[str, Tensor], world: World) -> None:
     """Write this rank's shards; collective. Every rank may be given a folder of its own."""
     folder.mkdir(parents=True, exist_ok=True)
-    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=_files(tensors), save_distributed=True)
     with _alone_is_meant():
         dcp.save({n: value.detach() for n, value in tensors.items()}, storage_writer=writer, no_dist=world.size == 1)
     for file in folder.glob(f"shard-{world.rank + 1:05d}-*.safetensors"):
         _order_header(file)
+
+
+def _files(tensors: dict[str, Tensor]) -> dict[str, int]:
+    """The number, from 1, of each tensor's file: a file is put together in memory, so none gets much over the bound."""
+    numbers, held = {}, 0
+    for name, value in tensors.items():
+        held += value.numel() * value.element_size()
+        numbers[name] = 1 + held // FILE_BYTES
+    order = {number: index for index, number in enumerate(sorted(set(numbers.values())), start=1)}
+    return {name: order[number] for name, number in numbers.items()}
 
 
 def _order_header(file: Path) -> None:

@@ -8,6 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from gpu_workers.contracts.runspec import LoraSpec
+from gpu_workers.models.folder import read_description
+from gpu_workers.trainer import export
 from gpu_workers.trainer.backend import BaseModel, PolicyTrainer
 from gpu_workers.trainer.export import save_adapter, write_model
 from gpu_workers.trainer.llama import PackedLlama, TrainedParts
@@ -79,6 +81,19 @@ def test_an_exported_policy_is_what_transformers_loads(base: BaseModel, tmp_path
             torch.testing.assert_close(separate_logprobs(loaded, item), mine, atol=2e-5, rtol=1e-4)
     assert (tmp_path / "model" / "tokenizer.json").is_file()
     assert not (tmp_path / "model" / "ratchet_model.json").exists(), "it describes other bytes"
+
+
+def test_the_command_merges_an_adapter_into_a_prepared_model(
+    base: BaseModel, adapter: tuple[PackedLlama, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    adapted, folder = adapter
+    assert export.main([str(base.folder), str(folder), str(tmp_path / "merged")]) == 0
+    assert read_description(tmp_path / "merged").fingerprint != base.fingerprint
+    merged = load_model(tmp_path / "merged", FULL, seed=0)
+    with torch.no_grad():
+        torch.testing.assert_close(row_values(merged, 10_000), row_values(adapted, 10_000), rtol=1e-5, atol=1e-3)
+    assert export.main([str(base.folder), str(tmp_path), str(tmp_path / "again")]) == 1
+    assert "adapter_config.json" in capsys.readouterr().err
 
 
 def test_a_checkpoint_holds_a_model_folder_and_resumes_exactly(base: BaseModel, tmp_path: Path):

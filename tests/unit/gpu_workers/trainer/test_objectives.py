@@ -8,6 +8,7 @@ import torch
 
 from gpu_workers.contracts.groups import encode_group
 from gpu_workers.contracts.seams import TrainGroup
+from gpu_workers.trainer import sharded
 from gpu_workers.trainer.backend import BaseModel, PolicyTrainer
 from gpu_workers.trainer.batches import assemble
 from gpu_workers.trainer.checkpoints import CheckpointError
@@ -192,6 +193,16 @@ def test_sharded_state_of_another_shape_or_cut_short_is_refused(base: BaseModel,
         load_sharded(tmp_path / "state", {f"master.{name}": torch.empty_like(value)}, ALONE)
     with pytest.raises(CheckpointError, match="damaged"):
         trainer.load(tmp_path)
+
+
+def test_large_state_is_cut_into_files_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sharded, "FILE_BYTES", 100)
+    tensors = {name: torch.arange(10.0) + ord(name) for name in "abcdef"}
+    sharded.save_sharded(tmp_path, tensors, ALONE)
+    assert 2 <= len(list(tmp_path.glob("*.safetensors"))) <= 6
+    found = {name: torch.zeros(10) for name in "abcdef"}
+    load_sharded(tmp_path, found, ALONE)
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
 
 
 def test_rows_hold_whole_episodes():
