@@ -3,7 +3,7 @@ PY := .venv/bin/python
 export PYTHONPATH := platform:.
 export PYTHON TORCH_INDEX
 MAKEFLAGS += --no-print-directory
-.PHONY: demo test check bench dev clean install install-dev environments test-environments
+.PHONY: demo test test-learning trl-losses check bench dev clean install install-dev environments test-environments
 
 # The whole loop on real tasks. EXIT=1 ends when the last decision is ready; DEMO='--flag …' goes to the demo.
 demo: install
@@ -30,6 +30,16 @@ test-environments: install-dev environments
 	@RATCHET_ENVIRONMENTS_DIR="$(abspath $(ENVIRONMENTS_DIR))" $(PY) -m pytest tests/environments \
 		tests/unit/apps/tasks/suites/test_reasoning_gym.py $(ARGS)
 
+# Every algorithm trains the tiny model over three seeds, and its gain is asserted; ARGS=-s prints what was measured.
+test-learning: install-dev
+	@RATCHET_TEST_LEARNING=1 $(PY) -m pytest tests/learning $(ARGS)
+
+# Losses of TRL on fixed tensors, recorded anew by TRL itself in a virtual environment of its own.
+trl-losses:
+	@test -x .venv-trl/bin/python || python3.11 -m venv .venv-trl
+	@.venv-trl/bin/python -m pip install --quiet trl==1.16.0 torch==2.13.0 transformers==5.24.0 peft==0.21.2
+	@.venv-trl/bin/python tests/unit/gpu_workers/algorithms/trl/record.py
+
 # One file per performance claim; BENCH=name runs one.
 bench: install-dev
 	@set -e; for file in $(if $(BENCH),benchmarks/$(BENCH).py,$(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))); do \
@@ -43,7 +53,7 @@ dev: install-dev
 clean:
 	$(if $(DATA),@if [ -x $(PY) ] && [ -d .ratchet ]; then $(PY) manage.py down; fi)
 	$(if $(DATA),rm -rf .ratchet)
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache test-results
+	rm -rf .venv .venv-trl .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache test-results
 	find apps gpu_workers platform tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 install:

@@ -29,7 +29,7 @@ from gpu_workers.contracts.seams import TrainGroup
 from gpu_workers.models import smollm2
 from gpu_workers.models.folder import read_description
 from gpu_workers.process import keep_freed_memory
-from gpu_workers.trainer.backend import BaseModel, LoraTrainer
+from gpu_workers.trainer.backend import BaseModel, PolicyTrainer
 
 PROMPT_TOKENS, COMPLETION_TOKENS, GROUP_SIZE = 145, 60, 8
 AIM = 1.7
@@ -57,7 +57,7 @@ def packed_step(home: Path, episodes: list[list[EpisodeTokens]]) -> Callable[[],
     """One step of the trainer: decode, pack, forward, backward, clip, AdamW."""
     folder = smollm2.prepare(home)
     spec = parse_run_spec({"suite": "bench", "policy": smollm2.NAME})
-    trainer = LoraTrainer(spec, BaseModel(smollm2.NAME, folder, read_description(folder).fingerprint))
+    trainer = PolicyTrainer(spec, BaseModel(smollm2.NAME, folder, read_description(folder).fingerprint))
     groups = [TrainGroup(f"g{i}", 0, encode_group(members, {})) for i, members in enumerate(episodes)]
     return lambda: trainer.step("batch", groups)
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from celery.signals import worker_ready, worker_shutting_down
+from celery.worker.control import control_command
 
 from gpu_workers import launching
 from gpu_workers.celery import app
@@ -16,6 +17,7 @@ from gpu_workers.contracts.enums import Boundary, ReasonCode
 from gpu_workers.contracts.messages import (
     FleetJob,
     GroupReport,
+    GroupSignal,
     PolicyInstalled,
     RolloutJob,
     TaskCheck,
@@ -32,6 +34,7 @@ from gpu_workers.engines.sglang import SGLangEngine
 from gpu_workers.monitoring import EngineMonitor
 from gpu_workers.reporting import CeleryReporter, new_report
 from gpu_workers.rollout.group import GroupServices, run_group
+from gpu_workers.rollout.running import GroupCancelled, deliver
 from gpu_workers.sandboxes.backends import make_backend
 from gpu_workers.settings import settings
 from gpu_workers.verifiers.gate import check_task
@@ -67,11 +70,14 @@ def load_task(key: str) -> TaskBundle:
 
 @app.task(name=queues.JOB_ROLLOUT)
 def rollout_group(payload: dict[str, Any]) -> None:
-    """One group; its report is sent whatever happens."""
+    """One group; its report is sent whatever happens, unless the control plane has given it up."""
     job = decode(payload, RolloutJob)
     started = time.time()
     try:
         report = asyncio.run(run_group(job, group_services()))
+    except GroupCancelled as cancelled:
+        logger.info("group %s was given up: %s", job.group_id, cancelled)
+        return
     except Exception as error:  # process edge: the control plane must learn of a broken invariant too
         logger.exception("group %s", job.group_id)
         report = GroupReport(
@@ -85,6 +91,12 @@ def rollout_group(payload: dict[str, Any]) -> None:
     # One id a dispatch: a message delivered twice by the broker is stored once.
     report_id = f"group.{job.group_id}.{job.attempt}"
     reporter().send(new_report("group", report, report_id=report_id, run_id=job.run_id, run_attempt=job.run_attempt))
+
+
+@control_command(name=queues.SIGNAL_GROUPS, args=[("signal", dict)])
+def signal_groups(state: Any, signal: dict[str, Any]) -> int:
+    """Broadcast by the control plane: groups to give up, or to go on with a newer version."""
+    return deliver(msgspec.convert(signal, GroupSignal))
 
 
 @app.task(name=queues.JOB_VERIFY)

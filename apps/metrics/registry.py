@@ -42,6 +42,16 @@ _LEARNING = (
     _train("grad_norm", "Gradient norm", "", "L2 norm before clipping, over all trained parameters."),
     _train("learning_rate", "Learning rate", "", "Of the step's last update."),
     _train("clip_fraction", "Clip fraction", "share", "Sampled tokens whose ratio was clipped."),
+    _train("clip_fraction_above", "Clipped above", "share", "Ratio above the upper bound, advantage positive."),
+    _train("clip_fraction_below", "Clipped below", "share", "Ratio below the lower bound, advantage negative."),
+    _train("dual_clip_fraction", "Dual clip", "share", "Advantage negative and the ratio above the dual clip."),
+    _train("kl_old_k3", "KL of the step, k3", "nats per token", "Of the policy before the step against the one in it."),
+    _train(
+        "kl_reference", "KL to the start, estimate", "nats per token", "By the run's estimator; 0 without a KL term."
+    ),
+    _train("value_loss", "Value loss", "", "Of PPO's value function over the whole batch."),
+    _train("value_clip_fraction", "Value clip", "share", "Tokens whose value moved further than value_clip."),
+    _train("explained_variance", "Explained variance", "share", "Of the returns by the values before the step."),
     _train("entropy", "Entropy", "nats per token", "Of the policy on sampled tokens."),
     _train("target_probability", "Probability of the target", "", "Of the reference's tokens, in supervised runs."),
     _train("skipped_updates", "Skipped updates", "updates", "Updates refused for NaN or infinite gradients."),
@@ -54,6 +64,8 @@ _MISMATCH = (
     _train("importance_ratio_max", "Importance ratio, largest", "", "Largest exp(π_old − μ), before truncation."),
     _train("effective_sample_size", "Effective sample size", "share", "(Σk)² / (n·Σk²) of the ratios k."),
     _train("truncated_share", "Truncated weights", "share", "Tokens whose ratio exceeds the correction's cap."),
+    _train("masked_share", "Masked tokens", "share", "Sampled tokens whose policy loss the correction set to 0."),
+    _train("dropped_episode_share", "Masked episodes", "share", "Episodes that the sequence mask left out."),
     _train("staleness_mean", "Staleness, mean", "versions", "Age of the batch's episodes at consumption."),
     _train("staleness_max", "Staleness, largest", "versions", "Never above the run's bound."),
 )

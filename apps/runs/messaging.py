@@ -7,7 +7,7 @@ import msgspec
 from kombu import Queue
 
 from gpu_workers.contracts import queues
-from gpu_workers.contracts.messages import BatchMessage, FleetJob, RolloutJob, StopMessage, TrainJob
+from gpu_workers.contracts.messages import BatchMessage, FleetJob, GroupSignal, RolloutJob, StopMessage, TrainJob
 from gpu_workers.contracts.replays import ReproduceJob
 from ratchet.celery import app
 
@@ -37,6 +37,11 @@ def send_batch(message: BatchMessage) -> None:
 
 def send_stop(run_id: str, attempt: int, message: StopMessage) -> None:
     put(queues.batch_queue(run_id, attempt), msgspec.to_builtins(message))
+
+
+def signal_groups(signal: GroupSignal) -> None:
+    """Tell every rollout worker; one that does not hear it runs its groups to their end, which changes nothing."""
+    app.control.broadcast(queues.SIGNAL_GROUPS, arguments={"signal": msgspec.to_builtins(signal)})
 
 
 def request_advance(run_id: UUID | str, delay_seconds: float = 0.0) -> None:

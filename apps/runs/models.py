@@ -52,6 +52,7 @@ class Run(models.Model):
     total_steps = models.PositiveIntegerField(default=0)
     next_task = models.PositiveIntegerField(default=0)  # position in the shuffled task order
     train_cpu_seconds = models.FloatField(default=0)
+    last_good_version = models.PositiveIntegerField(null=True)  # of a run that a rule halted: before it was broken
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL)
     created_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True, blank=True)
@@ -90,6 +91,7 @@ class RunAttempt(models.Model):
     activity = models.CharField(max_length=20, blank=True)  # loading | waiting | training | publishing
     resume_from = models.CharField(max_length=300, blank=True)  # object key of the checkpoint it was told to load
     resumed_version = models.PositiveIntegerField(null=True)  # null until it said that it started
+    version = models.PositiveIntegerField(null=True)  # newest that it reported, what it replayed included
     finished_version = models.PositiveIntegerField(null=True)  # set when it ended with all its work done
     lease_expires_at = models.DateTimeField()
     heartbeat_at = models.DateTimeField(null=True)
@@ -98,6 +100,7 @@ class RunAttempt(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True)  # first sign of life
     ended_at = models.DateTimeField(null=True)
+    ended_code = models.CharField(max_length=40, blank=True)  # of a failure that it reported
     ended_reason = models.TextField(blank=True)
 
     class Meta:
@@ -186,6 +189,11 @@ class Group(models.Model):
     not_before = models.DateTimeField(null=True)  # back-off of a group that failed
     requeue_number = models.PositiveSmallIntegerField(default=0)  # times its task was admitted again after going stale
     requeue_of = models.ForeignKey("self", null=True, on_delete=models.SET_NULL, related_name="requeues")
+    straggler = models.CharField(max_length=8, blank=True)  # wait | abort: decided when a batch would leave it behind
+    straggler_at = models.DateTimeField(null=True)
+    propensity = models.FloatField(null=True)  # probability with which a straggler like it is waited for
+    retry_seconds = models.FloatField(default=0)  # episode-seconds of dispatches without a result, at most
+    cancelled_seconds = models.FloatField(default=0)  # episode-seconds of the dispatch that was given up
     dispatched_at = models.DateTimeField(null=True)
     started_at = models.DateTimeField(null=True)  # a worker took it up
     deadline_at = models.DateTimeField(null=True)
@@ -215,11 +223,20 @@ class Group(models.Model):
                 condition=~Q(outcome="trained") | Q(batch__isnull=False, age__isnull=False),
                 name="group_trained_has_batch",
             ),
+            models.CheckConstraint(
+                condition=Q(straggler="", straggler_at__isnull=True, propensity__isnull=True)
+                | Q(straggler__in=["wait", "abort"], straggler_at__isnull=False, propensity__isnull=False),
+                name="group_straggler_recorded",
+            ),
             models.UniqueConstraint(
                 fields=["run", "number"], condition=Q(run__isnull=False), name="group_number_unique"
             ),
         ]
-        indexes = [models.Index(fields=["run", "state"]), models.Index(fields=["task"])]
+        indexes = [
+            models.Index(fields=["run", "state"]),
+            models.Index(fields=["run", "finished_at"]),
+            models.Index(fields=["task"]),
+        ]
 
 
 UNSCORED = ["error", "quarantined"]  # verdicts without a reward
@@ -303,6 +320,7 @@ class Checkpoint(models.Model):
     sha256 = models.CharField(max_length=64)
     num_bytes = models.PositiveBigIntegerField(default=0)
     batch_ids = models.JSONField(default=list)  # every batch inside, in order
+    resumable = models.BooleanField(default=True)  # False: a trainer found it missing or damaged
     install_state = models.CharField(max_length=16, choices=InstallState, default=InstallState.PENDING)
     dev_success = models.FloatField(null=True)
     dev_n = models.PositiveIntegerField(null=True)
@@ -315,6 +333,18 @@ class Checkpoint(models.Model):
     @property
     def engine_name(self) -> str:
         return f"run-{self.run_id}.a{self.attempt}@v{self.version}"
+
+
+class RunStep(models.Model):
+    """What the stop rules need of a finished step."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="steps")
+    number = models.PositiveIntegerField()  # 1 for the first
+    values = models.JSONField(default=dict)  # name of the metric -> value; null: it is no number
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["run", "number"], name="step_number_unique")]
 
 
 class FleetInstall(models.Model):

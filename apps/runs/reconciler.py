@@ -10,13 +10,14 @@ from django.utils import timezone
 
 from apps.runs import messaging
 from apps.runs.models import AttemptState, Run, RunAttempt, RunState
-from apps.runs.scheduling import halting
-from apps.runs.services import attempts, batches, groups, installs
-from apps.runs.services.admissions import admit_groups, dispatch_pending
-from apps.runs.services.lifecycle import end_run, move_run, set_status
+from apps.runs.scheduling.halting import Halt
+from apps.runs.services import attempts, batches, groups, health, installs
+from apps.runs.services.admissions import admit_groups
+from apps.runs.services.dispatches import dispatch_pending
+from apps.runs.services.lifecycle import end_run, halt_run, move_run, set_status
 from apps.runs.services.versions import install_versions
 from apps.runs.signals import run_trained
-from gpu_workers.contracts.runspec import Algorithm, RunSpec, parse_run_spec
+from gpu_workers.contracts.runspec import Algorithm, RunSpec, parse_run_spec, stored_spec_hash
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,11 @@ class _Reconciliation:
     now: datetime
 
     def advance(self) -> None:
-        if self._limits_exceeded():
+        if self._refused_spec():
+            return
+        halt = health.check(self.run, self.spec, self.now)
+        if halt is not None:
+            halt_run(self.run, halt)
             return
         attempt = self._keep_trainer()
         if attempt is None and self.run.state not in ACTIVE_STATES:
@@ -61,6 +66,17 @@ class _Reconciliation:
             self._advance_supervised(attempt)
         else:
             self._advance_reinforced(attempt)
+
+    def _refused_spec(self) -> bool:
+        """A spec that is no longer the one that was submitted: no attempt may go on with it."""
+        if stored_spec_hash(self.run.spec) == self.run.spec_hash:
+            return False
+        message = (
+            f"The stored RunSpec is not the one that was submitted (its hash is no longer {self.run.spec_hash[:12]}…): "
+            "restore it, or submit the spec that is wanted as a new run from the last checkpoint."
+        )
+        end_run(self.run, RunState.FAILED, code="spec_changed", message=message)
+        return True
 
     # -- the trainer
 
@@ -123,9 +139,7 @@ class _Reconciliation:
             return
         given_up = installs.repeat_unanswered(run, now)
         if given_up is not None:
-            end_run(
-                run, RunState.HALTED, code="engine_down", message=f"The engines did not confirm: {given_up.message}"
-            )
+            halt_run(run, Halt("engine_down", f"The engines did not confirm: {given_up.message}."))
             return
         if run.started_at is None or attempt is None:
             return
@@ -171,27 +185,6 @@ class _Reconciliation:
         groups.cancel_open(run, "the last step was done")
         move_run(run, RunState.TRAINED, message=f"All {run.step} steps are done; the best checkpoint is being chosen.")
         run_trained.send(sender=Run, run=run)
-
-    def _limits_exceeded(self) -> bool:
-        halt = self._check_limits()
-        if halt is not None:
-            end_run(self.run, RunState.HALTED, code=halt.code, message=halt.message)
-        return halt is not None
-
-    def _check_limits(self) -> halting.Halt | None:
-        run, limits = self.run, self.spec.limits
-        if limits.max_seconds and run.started_at and (self.now - run.started_at).total_seconds() > limits.max_seconds:
-            return halting.Halt("max_seconds", f"The run took longer than its limit of {limits.max_seconds} s.")
-        if self.spec.algorithm.kind is Algorithm.SFT:
-            return None
-        batch_size = self.spec.rollout.prompts_per_batch
-        newest = run.groups.filter(state="closed").order_by("-finished_at").values_list("outcome", "outcome_reason")
-        closed = list(newest[: max(halting.ERROR_WINDOW, halting.SIGNAL_BATCHES * batch_size)])
-        outcomes = [outcome for outcome, _ in closed]
-        reasons = [reason for _, reason in closed]
-        return halting.check_errors(outcomes, reasons, limits.max_error_share) or halting.check_signal(
-            outcomes, batch_size
-        )
 
 
 def advance_evaluation_groups(now: datetime) -> None:

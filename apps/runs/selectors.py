@@ -1,13 +1,15 @@
 """Reads of runs: who may see which, ledgers, events, groups and episodes."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
-from django.db.models import Count, Max, QuerySet
+from django.db.models import Count, Max, Q, QuerySet, Sum
 
 from apps.accounts.permissions import Actor, Permission, has_permission, not_found, permitted_projects
 from apps.runs.models import Checkpoint, Episode, Group, Outcome, Run, RunEvent
 from apps.runs.scheduling.ledger import Ledger, build_ledger
+from apps.runs.scheduling.longtail import GroupCost, LongTail, account
 from apps.tasks.models import SplitName, Task
 from ratchet.problems import Problem
 
@@ -50,8 +52,38 @@ def stale_tasks(run: Run, limit: int = 20) -> list[TaskDrops]:
     counts = {row["task_id"]: row["count"] for row in stale[:limit]}
     trained = run.groups.filter(outcome=Outcome.TRAINED, task_id__in=counts).values("task_id").annotate(n=Count("id"))
     num_trained = {row["task_id"]: row["n"] for row in trained.order_by()}
-    keys = dict(Task.objects.filter(pk__in=counts).values_list("id", "key"))
+    keys = task_keys(counts)
     return [TaskDrops(key, keys[key], count, num_trained.get(key, 0)) for key, count in counts.items()]
+
+
+def long_tail(run: Run) -> LongTail[UUID]:
+    """What the run's episodes cost in episode-seconds: the slowest groups, retries, cancelled ones; by task."""
+    rows = run.groups.order_by().values_list(
+        "task_id", "size", "retry_seconds", "cancelled_seconds", "dispatch", "straggler", "propensity", "straggler_at",
+        "finished_at",
+    )  # fmt: skip
+    rows = rows.annotate(
+        seconds=Sum("episodes__total_seconds", default=0.0), passed=Count("episodes", filter=Q(episodes__success=True))
+    )
+    return account(
+        GroupCost(
+            task=task,
+            seconds=seconds,
+            retry_seconds=retried,
+            cancelled_seconds=cancelled,
+            num_retries=max(0, dispatch - 1),
+            arm=arm,
+            propensity=propensity,
+            recovery_seconds=size * (end - at).total_seconds() if seconds and end and at and end > at else 0.0,
+            num_passed=passed,
+        )
+        for task, size, retried, cancelled, dispatch, arm, propensity, at, end, seconds, passed in rows
+    )
+
+
+def task_keys(tasks: Iterable[UUID]) -> dict[UUID, str]:
+    """Keys of tasks by their ids."""
+    return dict(Task.objects.filter(pk__in=list(tasks)).values_list("id", "key"))
 
 
 def events_since(run: Run, cursor: int = 0, limit: int = 200) -> list[RunEvent]:

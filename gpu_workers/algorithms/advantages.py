@@ -1,4 +1,4 @@
-"""Group advantages: how much better an episode did than its siblings of the same task.
+"""Group advantages: how much better an episode did than its siblings of the same task. Those of tokens: `returns`.
 
 Sources: GRPO (DeepSeekMath, arXiv 2402.03300, eq. 3), Dr. GRPO (2503.20783, section 3.2), RLOO (2402.14740, eq. 5).
 """

@@ -1,7 +1,7 @@
 """Off-policy corrections: weights for the gap between the engine's log-probs μ and the trainer's π_old.
 
-Sources: truncated importance sampling as in the verl and slime documentation; with clipping around π_old it is
-decoupled PPO (AReaL, arXiv 2505.24298, section 5.2). KL estimator k3: http://joschu.net/blog/kl-approx.html.
+Sources: truncated importance sampling and IcePop as in the documentation of verl and slime; TIS with clipping around
+π_old is decoupled PPO (AReaL, arXiv 2505.24298, section 5.2). KL estimator k3: http://joschu.net/blog/kl-approx.html.
 """
 
 from dataclasses import dataclass
@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpu_workers.algorithms.numerics import log_ratio
-from gpu_workers.contracts.runspec import Correction
+from gpu_workers.algorithms.numerics import episode_means, log_ratio
+from gpu_workers.algorithms.sums import Sums
+from gpu_workers.contracts.runspec import AlgorithmSpec, Correction
 
 
 @dataclass(frozen=True)
-class MismatchSums:
-    """Sums over sampled tokens of π_old against μ, before any truncation; additive over micro-batches."""
+class MismatchSums(Sums):
+    """Sums over sampled tokens of π_old against μ before any correction, and what the correction did."""
 
     num_tokens: int = 0
     abs_difference: float = 0.0
@@ -24,19 +25,10 @@ class MismatchSums:
     max_ratio: float = 0.0
     ratio: float = 0.0
     ratio_squared: float = 0.0
-    num_truncated: int = 0
-
-    def __add__(self, other: "MismatchSums") -> "MismatchSums":
-        return MismatchSums(
-            num_tokens=self.num_tokens + other.num_tokens,
-            abs_difference=self.abs_difference + other.abs_difference,
-            max_difference=max(self.max_difference, other.max_difference),
-            k3=self.k3 + other.k3,
-            max_ratio=max(self.max_ratio, other.max_ratio),
-            ratio=self.ratio + other.ratio,
-            ratio_squared=self.ratio_squared + other.ratio_squared,
-            num_truncated=self.num_truncated + other.num_truncated,
-        )
+    num_truncated: int = 0  # weight at the cap
+    num_masked: int = 0  # weight 0
+    num_episodes: int = 0
+    num_dropped_episodes: int = 0  # by the sequence mask
 
     def metrics(self) -> dict[str, float]:
         """Means and extremes. The effective sample size is a share of the tokens: (Σk)² / (n·Σk²)."""
@@ -49,31 +41,47 @@ class MismatchSums:
             "importance_ratio_max": self.max_ratio,
             "effective_sample_size": effective,
             "truncated_share": self.num_truncated / count,
+            "masked_share": self.num_masked / count,
+            "dropped_episode_share": self.num_dropped_episodes / max(self.num_episodes, 1),
         }
 
 
-def mismatch_sums(old_T: Tensor, behaviour_T: Tensor, *, cap: float) -> MismatchSums:
-    """Compare π_old with μ on sampled tokens. `cap` only decides what counts as truncated."""
+def correct(spec: AlgorithmSpec, old_T: Tensor, behaviour_T: Tensor, episode_T: Tensor) -> tuple[Tensor, MismatchSums]:
+    """Weight of each token's policy loss, without gradient, and the mismatch before it.
+
+    With k = exp(π_old − μ): none 1; tis (decoupled) min(k, correction_cap); icepop k inside [icepop_low, icepop_high],
+    else 0. The sequence mask sets the weights of an episode of n tokens to 0 where |mean(π_old − μ)|·√n exceeds it: the
+    mean of n independent differences scatters as 1/√n, so one bound fits short and long episodes.
+    """
     if old_T.numel() == 0:
-        return MismatchSums()
+        return torch.zeros(0, dtype=torch.float32, device=old_T.device), MismatchSums()
     difference = log_ratio(old_T.detach(), behaviour_T)
-    ratio = difference.exp().double()
-    # k3 of KL(μ‖π_old): samples come from μ, r = π_old/μ.
-    k3 = ratio - 1.0 - difference.double()
-    return MismatchSums(
+    ratio = difference.exp()
+    weight, num_truncated = torch.ones_like(ratio), 0
+    if spec.correction in (Correction.TIS, Correction.DECOUPLED):
+        weight = ratio.clamp(max=spec.correction_cap)
+        num_truncated = int((ratio > spec.correction_cap).sum())
+    elif spec.correction is Correction.ICEPOP:
+        inside = (ratio >= spec.icepop_low) & (ratio <= spec.icepop_high)
+        weight = torch.where(inside, ratio, 0.0)
+    episodes = torch.unique(episode_T)
+    num_dropped = 0
+    if spec.sequence_mask > 0.0:
+        mean_T, count_T = episode_means(difference, episode_T)
+        dropped = mean_T.abs() * count_T.sqrt() > spec.sequence_mask
+        weight = weight.masked_fill(dropped, 0.0)
+        num_dropped = len(torch.unique(episode_T[dropped]))
+    exact = ratio.double()
+    return weight, MismatchSums(
         num_tokens=old_T.numel(),
         abs_difference=float(difference.abs().double().sum()),
         max_difference=float(difference.abs().max()),
-        k3=float(k3.sum()),
-        max_ratio=float(ratio.max()),
-        ratio=float(ratio.sum()),
-        ratio_squared=float((ratio * ratio).sum()),
-        num_truncated=int((ratio > cap).sum()),
+        k3=float((exact - 1.0 - difference.double()).sum()),  # of KL(μ‖π_old): samples come from μ
+        max_ratio=float(exact.max()),
+        ratio=float(exact.sum()),
+        ratio_squared=float(exact.square().sum()),
+        num_truncated=num_truncated,
+        num_masked=int((weight == 0).sum()),
+        num_episodes=len(episodes),
+        num_dropped_episodes=num_dropped,
     )
-
-
-def correction_weights(kind: Correction, old_T: Tensor, behaviour_T: Tensor, *, cap: float) -> Tensor:
-    """Weight of each token's loss, without gradient: 1, or min(exp(π_old − μ), cap)."""
-    if kind is Correction.NONE:
-        return torch.ones_like(old_T, dtype=torch.float32, requires_grad=False)
-    return log_ratio(old_T.detach(), behaviour_T).exp().clamp(max=cap)

@@ -42,6 +42,17 @@ class RolloutJob(msgspec.Struct, frozen=True, kw_only=True):
     audit_share: float = 1.0  # of the episodes that the task's audit verifier looks at
 
 
+class GroupSignal(msgspec.Struct, frozen=True, kw_only=True):
+    """Broadcast to rollout workers about groups they run; best effort. Without `policy`: give them up unreported.
+
+    With it: their episodes go on with that version, what they have sampled is kept.
+    """
+
+    group_ids: list[str]
+    policy: PolicyRef | None = None
+    reason: str = ""
+
+
 class TrainJob(msgspec.Struct, frozen=True, kw_only=True):
     """Run one trainer attempt. `spec` is the RunSpec as plain data."""
 

@@ -18,6 +18,8 @@ JOB_REPRODUCE = "ratchet.reproduce_episode"
 JOB_PROBE = "ratchet.probe_tasks"
 JOB_MEASURE = "ratchet.measure_verifier"
 
+SIGNAL_GROUPS = "ratchet_signal_groups"  # remote-control command of rollout workers, broadcast; may be lost
+
 CHANNEL_CHANGES = "ratchet.channels"  # Redis pub/sub topic: channel moved or token revoked
 
 

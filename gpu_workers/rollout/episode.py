@@ -16,6 +16,7 @@ from gpu_workers.contracts.seams import Environment, FinishedEpisode, RolloutEng
 from gpu_workers.contracts.tasks import Message, TaskBundle
 from gpu_workers.rollout.arguments import check_call
 from gpu_workers.rollout.failures import apply_timeout, apply_verdict, blame, blame_deadline, verdict_record
+from gpu_workers.rollout.running import RunningGroup
 from gpu_workers.sessions.chat import ChatTemplate
 from gpu_workers.sessions.session import ContextFullError, SampledTurn, TokenSession
 from gpu_workers.sessions.tool_calls import AssistantTurn, TurnKind, read_turn
@@ -42,6 +43,7 @@ class EpisodeSetup:
     request_prefix: str
     audit: Verifier | None = None
     audit_share: float = 1.0  # of the episodes
+    group: RunningGroup | None = None  # through which it hears of newer versions of the policy
 
 
 @dataclass
@@ -118,7 +120,9 @@ async def _converse(
     for turn in range(task.max_turns):
         progress.in_flight = f"{request_id}.{turn}"
         try:
-            sampled = await session.generate_turn(setup.engine, sampling, request_id=progress.in_flight)
+            sampled = await session.generate_turn(
+                setup.engine, sampling, request_id=progress.in_flight, moves=setup.group
+            )
         except ContextFullError:
             progress.in_flight, progress.stop_reason = "", StopReason.LENGTH
             return

@@ -19,6 +19,7 @@ from gpu_workers.environments.hosted import HostedToolEnvironment
 from gpu_workers.environments.process import worker_hosts
 from gpu_workers.rollout.environment import ToolEnvironment
 from gpu_workers.rollout.episode import Episode, EpisodeSetup, run_episode
+from gpu_workers.rollout.running import RunningGroup, running
 from gpu_workers.sandboxes.decoys import Decoys, wants_decoys
 from gpu_workers.sessions.chat import ChatTemplate, TemplateError, find_template
 
@@ -41,12 +42,16 @@ class GroupServices:
 
 
 async def run_group(job: RolloutJob, services: GroupServices) -> GroupReport:
-    """Generate, verify, store. Failures outside the policy come back inside the report."""
+    """Generate, verify, store. Failures outside the policy come back inside the report.
+
+    Raises GroupCancelled when the control plane gives the group up meanwhile.
+    """
     report = GroupReport(group_id=job.group_id, attempt=job.attempt, started_at=time.time())
     started = time.monotonic()
     try:
         task = services.load_task(job.task)
-        episodes = await _run_episodes(job, task, services)
+        with running(job.group_id, job.policy) as group:
+            episodes = await _run_episodes(job, task, services, group)
         _store(job, task, episodes, services.store, report)
     except WorkerError as error:
         report.error, report.boundary = str(error), str(error.boundary)
@@ -62,7 +67,9 @@ def order_engines(group_id: str, urls: Sequence[str]) -> list[str]:
     return sorted(urls, key=lambda url: hashlib.sha256(f"{group_id} {url}".encode()).digest())
 
 
-async def _run_episodes(job: RolloutJob, task: TaskBundle, services: GroupServices) -> list[Episode]:
+async def _run_episodes(
+    job: RolloutJob, task: TaskBundle, services: GroupServices, group: RunningGroup
+) -> list[Episode]:
     remaining = job.deadline - time.time()
     if remaining <= 0:
         raise WorkerError(Boundary.INFRASTRUCTURE, f"the deadline passed {-remaining:.0f} s before a worker was free")
@@ -80,16 +87,17 @@ async def _run_episodes(job: RolloutJob, task: TaskBundle, services: GroupServic
         request_prefix=f"{job.group_id}.{job.attempt}",
         audit=services.audit(task),
         audit_share=job.audit_share,
+        group=group,
     )
     try:
         async with asyncio.TaskGroup() as tasks:
-            running = [
+            episodes = [
                 tasks.create_task(run_episode(setup, environment_of(task, services), index))
                 for index in range(job.group_size)
             ]
     finally:
         await _quietly(engine.close())
-    return [episode.result() for episode in running]
+    return [episode.result() for episode in episodes]
 
 
 def environment_of(task: TaskBundle, services: GroupServices, canary: str = "") -> Environment:

@@ -12,7 +12,7 @@ from gpu_workers.contracts.tasks import Message, TaskBundle
 from gpu_workers.rollout.episode import EpisodeSetup, play_episode
 from gpu_workers.rollout.group import GroupServices, environment_of
 from gpu_workers.sessions.chat import ChatTemplate
-from gpu_workers.sessions.session import SampledTurn, TokenSession
+from gpu_workers.sessions.session import PolicyMoves, SampledTurn, TokenSession
 
 GRACE_SECONDS = 30.0  # beside the task's own limits: sandbox starts
 
@@ -30,7 +30,9 @@ class TextSession(TokenSession):
     def next_turn(self) -> TurnRecord:
         """The policy's next turn. Raises ContextFullError where it has no more to say."""
 
-    async def generate_turn(self, engine: RolloutEngine, sampling: Sampling, *, request_id: str) -> SampledTurn:
+    async def generate_turn(
+        self, engine: RolloutEngine, sampling: Sampling, *, request_id: str, moves: PolicyMoves | None = None
+    ) -> SampledTurn:
         turn = self.next_turn()
         self.turns.append(turn)
         self.messages.append(Message(role="assistant", content=turn.text))

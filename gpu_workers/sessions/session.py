@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -14,6 +15,7 @@ from gpu_workers.contracts.tasks import Message
 from gpu_workers.sessions.chat import ChatTemplate
 
 _TURN_SEED_STRIDE = 1_000_003  # turns of one episode draw from different seeds
+_PART_SEED_STRIDE = 7_368_787  # and so do the parts of a turn that versions share
 
 
 class ContextFullError(RuntimeError):
@@ -30,6 +32,14 @@ class SampledTurn:
     num_tokens: int
     engine_seconds: float
     queue_seconds: float
+
+
+class PolicyMoves(Protocol):
+    """The newest version of the policy, and an engine's answer that is cut short when it changes."""
+
+    policy: PolicyRef
+
+    async def generate(self, engine: RolloutEngine, request: GenerateRequest) -> GenerateResult: ...
 
 
 class TokenSession:
@@ -67,29 +77,41 @@ class TokenSession:
         sampled = [version for version, m in zip(self.versions, self.mask, strict=True) if m]
         return (min(sampled), max(sampled)) if sampled else (self._policy.version, self._policy.version)
 
-    async def generate_turn(self, engine: RolloutEngine, sampling: Sampling, *, request_id: str) -> SampledTurn:
-        """Sample one assistant turn. Raises WorkerError(ENGINE), or ContextFullError when no token fits."""
-        room = self._limit - len(self.ids)
+    async def generate_turn(
+        self, engine: RolloutEngine, sampling: Sampling, *, request_id: str, moves: "PolicyMoves | None" = None
+    ) -> SampledTurn:
+        """Sample one assistant turn. Raises WorkerError(ENGINE), or ContextFullError when no token fits.
+
+        With `moves` the turn goes on with a newer version when there is one: what was sampled stays, each token with
+        the version it is from.
+        """
+        room = min(sampling.max_new_tokens, self._limit - len(self.ids))
         if room < 1:
             raise ContextFullError(f"{len(self.ids)} tokens fill the context of {self._limit}")
+        start, parts = len(self.ids), list[GenerateResult]()
+        while True:
+            if moves is not None:
+                self._policy = moves.policy
+            request = self._request(sampling, room - (len(self.ids) - start), request_id, len(parts))
+            result = await (engine.generate(request) if moves is None else moves.generate(engine, request))
+            moved = moves is not None and moves.policy.version > self._policy.version
+            _check(result, cut_short=moved)
+            parts.append(result)
+            self._extend_sampled(result)
+            if result.finish_reason != "abort" or len(self.ids) - start >= room:
+                return self._add_turn(start, parts)
+
+    def _request(self, sampling: Sampling, num_new: int, request_id: str, part: int) -> GenerateRequest:
         assert tuple(self.ids[: len(self._sent)]) == self._sent, "a sent token was changed"
         self._sent = tuple(self.ids)
-        turn_sampling = msgspec.structs.replace(
-            sampling,
-            max_new_tokens=min(sampling.max_new_tokens, room),
-            seed=sampling.seed + _TURN_SEED_STRIDE * self.num_assistant_turns,
+        seed = sampling.seed + _TURN_SEED_STRIDE * self.num_assistant_turns + _PART_SEED_STRIDE * part
+        return GenerateRequest(
+            input_ids=self._sent,
+            sampling=msgspec.structs.replace(sampling, max_new_tokens=num_new, seed=seed),
+            adapter=self._policy.adapter,
+            request_id=request_id,
+            stop_token_ids=(self._template.eos_id,),
         )
-        result = await engine.generate(
-            GenerateRequest(
-                input_ids=self._sent,
-                sampling=turn_sampling,
-                adapter=self._policy.adapter,
-                request_id=request_id,
-                stop_token_ids=(self._template.eos_id,),
-            )
-        )
-        _check(result)
-        return self._add_sampled(result)
 
     def append(self, messages: Sequence[Message], tool_call: ToolCallRecord | None = None) -> None:
         """Add observation messages after an assistant turn; ends in the next generation prompt."""
@@ -125,13 +147,16 @@ class TokenSession:
             reward=reward,
         )
 
-    def _add_sampled(self, result: GenerateResult) -> SampledTurn:
-        start = len(self.ids)
+    def _extend_sampled(self, result: GenerateResult) -> None:
         self.ids.extend(result.output_ids)
         self.mask.extend([1] * len(result.output_ids))
         self.logprobs.extend(result.logprobs)
         self.versions.extend(self._versions_of(result))
-        text = self._template.decode(result.output_ids)
+
+    def _add_turn(self, start: int, parts: Sequence[GenerateResult]) -> SampledTurn:
+        finish = "length" if parts[-1].finish_reason == "abort" else parts[-1].finish_reason
+        engine_seconds = sum(part.engine_seconds for part in parts)
+        text = self._template.decode(self.ids[start:])
         self.messages.append(Message(role="assistant", content=text))
         self.turns.append(
             TurnRecord(
@@ -139,17 +164,17 @@ class TokenSession:
                 text=text,
                 token_start=start,
                 token_stop=len(self.ids),
-                finish_reason=result.finish_reason,
-                engine_seconds=result.engine_seconds,
+                finish_reason=finish,
+                engine_seconds=engine_seconds,
             )
         )
         return SampledTurn(
             text=text,
-            complete=result.finish_reason == "stop",
-            finish_reason=result.finish_reason,
-            num_tokens=len(result.output_ids),
-            engine_seconds=result.engine_seconds,
-            queue_seconds=result.queue_seconds,
+            complete=finish == "stop",
+            finish_reason=finish,
+            num_tokens=len(self.ids) - start,
+            engine_seconds=engine_seconds,
+            queue_seconds=sum(part.queue_seconds for part in parts),
         )
 
     def _versions_of(self, result: GenerateResult) -> list[int]:
@@ -168,13 +193,16 @@ class TokenSession:
         self.versions.extend([-1] * len(ids))
 
 
-def _check(result: GenerateResult) -> None:
+def _check(result: GenerateResult, *, cut_short: bool) -> None:
+    """`cut_short`: we asked for the abort, so that the turn goes on with a newer version."""
     if len(result.output_ids) != len(result.logprobs):
         raise WorkerError(
             Boundary.ENGINE,
             f"the engine returned {len(result.output_ids)} ids with {len(result.logprobs)} log-probs",
             retryable=False,
         )
+    if cut_short and result.finish_reason == "abort":
+        return
     if result.finish_reason == "abort":
         raise WorkerError(Boundary.ENGINE, "the engine aborted the request")
     if not result.output_ids:

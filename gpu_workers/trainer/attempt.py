@@ -20,18 +20,17 @@ from gpu_workers.contracts.messages import (
 )
 from gpu_workers.contracts.runspec import Algorithm, RunSpec, parse_run_spec
 from gpu_workers.contracts.seams import Published, TrainGroup
-from gpu_workers.contracts.store import ObjectStore
+from gpu_workers.contracts.store import ObjectStore, StoreError
 from gpu_workers.models.folder import ModelError, read_description
 from gpu_workers.process import cpu_seconds, peak_memory_bytes, release_freed_memory
 from gpu_workers.sessions.chat import ChatTemplate
 from gpu_workers.trainer import supervised
-from gpu_workers.trainer.backend import BaseModel, LoraTrainer
+from gpu_workers.trainer.backend import BaseModel, PolicyTrainer
+from gpu_workers.trainer.checkpoints import DamagedCheckpoint
 from gpu_workers.trainer.consumer import BatchSource
 from gpu_workers.trainer.heartbeat import HeartbeatThread
 from gpu_workers.trainer.publishing import CheckpointPublisher
 from gpu_workers.trainer.world import ALONE, World
-
-MAX_SKIPPED_IN_A_ROW = 3
 
 
 class AttemptError(RuntimeError):
@@ -95,7 +94,7 @@ class TrainerAttempt:
 
     # -- loading
 
-    def _load(self) -> LoraTrainer:
+    def _load(self) -> PolicyTrainer:
         job = self.job
         self._say("loading", 0)
         folder = self.place.models_dir / job.base_model
@@ -104,11 +103,15 @@ class TrainerAttempt:
         except ModelError as error:
             raise AttemptError("unknown_model", str(error), retryable=False) from error
         base = BaseModel(job.base_model, folder, description.fingerprint)
-        backend = LoraTrainer(self.spec, base, run_id=job.run_id, attempt=job.attempt, world=self.world)
-        if job.resume_from:
-            backend.load(self._local(job.resume_from))
-        elif job.parent_checkpoint:
+        backend = PolicyTrainer(self.spec, base, run_id=job.run_id, attempt=job.attempt, world=self.world)
+        if job.parent_checkpoint:
             backend.start_from(self._local(job.parent_checkpoint), job.parent_sha256)
+        if job.resume_from:
+            try:
+                folder = self._local(job.resume_from)
+            except StoreError as error:
+                raise DamagedCheckpoint(f"{error}: resume from an older one") from error
+            backend.load(folder)
         return backend
 
     def _local(self, key: str) -> Path:
@@ -116,7 +119,7 @@ class TrainerAttempt:
 
     # -- reinforcement learning
 
-    def _run_batches(self, backend: LoraTrainer, source: BatchSource) -> None:
+    def _run_batches(self, backend: PolicyTrainer, source: BatchSource) -> None:
         self._report_started(backend)
         while backend.version < self.spec.steps:
             self._say("waiting", backend.version)
@@ -138,7 +141,7 @@ class TrainerAttempt:
             delivery.acknowledge()
         self._report_finished(backend)
 
-    def _train_batch(self, backend: LoraTrainer, message: BatchMessage, waiting: float) -> None:
+    def _train_batch(self, backend: PolicyTrainer, message: BatchMessage, waiting: float) -> None:
         groups = [TrainGroup(g.group_id, g.age, self.place.store.get(g.uri)) for g in message.groups]
         started = time.time()
         self._say("training", backend.version)
@@ -156,30 +159,34 @@ class TrainerAttempt:
             train_seconds=trained - started,
         )
         self._report_step(report, published, trained)
-        # A batch without a single usable group is no sign of a broken model.
-        self._count_skipped(backend, metrics, had_groups=len(skipped) < len(groups))
+        self._count_skipped(backend, metrics, skipped)
 
-    def _count_skipped(self, backend: LoraTrainer, metrics: dict[str, float], *, had_groups: bool = True) -> None:
-        if not had_groups:
+    def _count_skipped(
+        self, backend: PolicyTrainer, metrics: dict[str, float], skipped: dict[str, str] | None = None
+    ) -> None:
+        """Halt after too many refused updates in a row; a batch without a usable group is no sign of a broken model."""
+        if not metrics["train/num_sampled_tokens"]:
             return
         self._skipped_in_a_row = self._skipped_in_a_row + 1 if metrics.get("train/skipped_updates") else 0
-        if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+        if self._skipped_in_a_row >= self.spec.limits.max_skipped_updates:
+            at_fault = [f"group {group}: {why}" for group, why in (skipped or {}).items() if "NaN" in why][:1]
             raise AttemptError(
                 "non_finite_gradients",
-                f"{MAX_SKIPPED_IN_A_ROW} updates in a row were refused for NaN or infinity, the last at version "
-                f"{backend.version}: lower optimiser.learning_rate or start from an earlier checkpoint",
+                f"{self._skipped_in_a_row} updates in a row were refused for NaN or infinity, the last at version "
+                f"{backend.version} ({'; '.join(at_fault) or 'no single episode is at fault'}): lower "
+                "optimiser.learning_rate or start from an earlier checkpoint",
                 retryable=False,
             )
 
     # -- supervised
 
-    def _run_supervised(self, backend: LoraTrainer) -> None:
+    def _run_supervised(self, backend: PolicyTrainer) -> None:
         if not self.job.dataset:
             raise AttemptError("bad_dataset", "an SFT job names no dataset", retryable=False)
         options = self.spec.algorithm
         examples = supervised.read_dataset(self.place.store.get(self.job.dataset))
         layout = ChatTemplate(self.place.models_dir / self.job.base_model)
-        sequences = supervised.tokenise_all(examples, layout, context_length=backend.model.shape.context_length)
+        sequences = supervised.tokenise_all(examples, layout, context_length=backend.context_length)
         total = supervised.num_steps(len(sequences), options.sft_batch_size, options.sft_epochs)
         backend.total_steps = total
         self._report_started(backend, total_steps=total)
@@ -203,7 +210,7 @@ class TrainerAttempt:
 
     # -- publishing and reporting
 
-    def _publish(self, backend: LoraTrainer) -> Published:
+    def _publish(self, backend: PolicyTrainer) -> Published:
         self._say("publishing", backend.version)
         return self._publisher.publish(backend)
 
@@ -220,7 +227,7 @@ class TrainerAttempt:
         if report.batch_id:
             self._reports[report.batch_id] = sent
 
-    def _report_started(self, backend: LoraTrainer, *, total_steps: int = 0) -> None:
+    def _report_started(self, backend: PolicyTrainer, *, total_steps: int = 0) -> None:
         started = TrainerStarted(
             resumed_version=backend.version,
             batch_ids=backend.batch_ids if self.spec.algorithm.kind is not Algorithm.SFT else [],
@@ -229,7 +236,7 @@ class TrainerAttempt:
         )
         self._send("started", "trainer_started", started)
 
-    def _report_finished(self, backend: LoraTrainer) -> None:
+    def _report_finished(self, backend: PolicyTrainer) -> None:
         finished = TrainerFinished(
             version=backend.version, cpu_seconds=cpu_seconds(), peak_memory_bytes=peak_memory_bytes()
         )

@@ -1,4 +1,4 @@
-"""The LoRA trainer backend: one batch of groups (or supervised examples) in, one policy version and its metrics out."""
+"""The trainer backend: one batch of groups (or supervised examples) in, one policy version and its metrics out."""
 
 import time
 from collections.abc import Sequence
@@ -7,28 +7,19 @@ from pathlib import Path
 
 import msgspec
 import torch
-from torch import Tensor
 
 from gpu_workers.algorithms.aggregation import episode_token_weights
-from gpu_workers.contracts.runspec import Aggregation, RunSpec, spec_hash
+from gpu_workers.contracts.runspec import Aggregation, RunSpec, Update, drops_zero_variance, spec_hash
 from gpu_workers.contracts.seams import TrainGroup
 from gpu_workers.trainer import checkpoints
-from gpu_workers.trainer.batches import TrainBatch, assemble, row_targets
-from gpu_workers.trainer.llama import PackedLlama
-from gpu_workers.trainer.model import (
-    ModelLoadError,
-    adapter_parameters,
-    copy_parameters,
-    load_adapter,
-    load_model,
-    save_adapter,
-)
-from gpu_workers.trainer.optimisation import AdapterOptimiser, learning_rate
+from gpu_workers.trainer.batches import TrainBatch, assemble
+from gpu_workers.trainer.fsdp import FsdpBackend
+from gpu_workers.trainer.model_backend import PassSums
+from gpu_workers.trainer.objective import blame_gradient, name_episode, prepare
+from gpu_workers.trainer.optimisation import learning_rate
 from gpu_workers.trainer.packing import PackedRow, TokenSequence, pack
-from gpu_workers.trainer.passes import PassSums, accumulate, frozen_logprobs, policy_row_loss, supervised_row_loss
-from gpu_workers.trainer.world import ALONE, World, shard, whole
-
-MAX_ROW_TOKENS = 1024
+from gpu_workers.trainer.passes import supervised_row_loss
+from gpu_workers.trainer.world import ALONE, World
 
 
 @dataclass(frozen=True)
@@ -40,8 +31,8 @@ class BaseModel:
     fingerprint: str
 
 
-class LoraTrainer:
-    """TrainerBackend over a packed Llama. `version` counts finished batches.
+class PolicyTrainer:
+    """TrainerBackend: the algorithms over a ModelBackend. `version` counts finished batches.
 
     A batch whose gradient is NaN or infinite, or whose groups are all skipped, still finishes: the version advances,
     because batch k is by contract what lies between versions k and k+1 and a version that never came would stall the
@@ -57,31 +48,32 @@ class LoraTrainer:
         run_id: str = "run",
         attempt: int = 1,
         total_steps: int = 0,
-        max_row_tokens: int = MAX_ROW_TOKENS,
+        max_row_tokens: int = 0,
         dtype: torch.dtype | None = None,
         world: World = ALONE,
     ) -> None:
         self.spec, self.base, self.world = spec, base, world
         self.run_id, self.attempt = run_id, attempt
         self.total_steps = total_steps or spec.steps
-        self.max_row_tokens = max_row_tokens
+        self.max_row_tokens = max_row_tokens or spec.trainer.max_row_tokens
         self.version = 0
         self.batch_ids: list[str] = []
         self.num_updates = 0
         self.num_skipped_updates = 0
         torch.manual_seed(spec.seed)
-        self.model: PackedLlama = load_model(base.folder, spec.lora, seed=spec.seed, dtype=dtype)
-        shard(self.model, world)
-        self.parameters = adapter_parameters(self.model)
-        self.optimiser = AdapterOptimiser(self.parameters, spec.optimiser)
+        self.policy = FsdpBackend(spec, base.folder, world, dtype=dtype)
 
     @property
     def adapter_name(self) -> str:
         return checkpoints.adapter_name(self.run_id, self.attempt, self.version)
 
+    @property
+    def context_length(self) -> int:
+        return self.policy.context_length
+
     def start_from(self, adapter_folder: Path, sha256: str = "") -> None:
-        """Take the parent policy's adapter as version 0."""
-        load_adapter(self.model, adapter_folder, lora=self.spec.lora, sha256=sha256)
+        """Take the parent policy's adapter as version 0; also what a KL term refers to, so before `load` too."""
+        self.policy.start_from(adapter_folder, sha256)
 
     def step(self, batch_id: str, groups: Sequence[TrainGroup]) -> tuple[dict[str, float], dict[str, str]]:
         """Train on one batch. Returns metrics and {group_id: reason} of groups that were not trained on."""
@@ -90,33 +82,25 @@ class LoraTrainer:
             groups,
             self.spec.algorithm,
             max_tokens=self.spec.rollout.max_new_tokens,
-            context_length=self.model.shape.context_length,
+            context_length=self.context_length,
+            drop_zero_variance=drops_zero_variance(self.spec),
         )
         rows = pack(batch.sequences, max_row_tokens=self.max_row_tokens)
         metrics = batch.statistics.metrics()
         metrics |= self._updates(rows, batch)
         self._finish(batch_id)
-        seconds = time.perf_counter() - started
-        num_trained = sum(len(s.tokens) for s in batch.sequences)
-        metrics |= {
-            "num_sampled_tokens": float(batch.num_sampled_tokens),
-            "num_packed_tokens": float(sum(row.num_nodes for row in rows)),
-            "tokens_per_second": num_trained / max(seconds, 1e-9),
-            "step_seconds": seconds,
-        }
+        metrics |= _throughput(rows, batch.sequences, batch.num_sampled_tokens, started)
         return {f"train/{name}": value for name, value in metrics.items()}, batch.skipped
 
     def step_supervised(self, batch_id: str, sequences: Sequence[TokenSequence]) -> dict[str, float]:
         """Train on one batch of supervised examples."""
         started = time.perf_counter()
         rows = pack(sequences, max_row_tokens=self.max_row_tokens)
-        weights = episode_token_weights(Aggregation.TOKEN_MEAN, [int(s.mask.sum()) for s in sequences])
+        weight_E = episode_token_weights(Aggregation.TOKEN_MEAN, [int(s.mask.sum()) for s in sequences])
         rate = learning_rate(self.spec.optimiser, self.version, self.total_steps)
-        sums = accumulate(self.model, rows, 1.0, supervised_row_loss(rows, torch.from_numpy(weights)), self.world)
+        sums = self.policy.accumulate(rows, 1.0, supervised_row_loss(rows, weight_E))
         norm, applied = self._apply(rate, sums)
         self._finish(batch_id)
-        seconds = time.perf_counter() - started
-        num_tokens = sum(len(s.tokens) for s in sequences)
         count = max(sums.num_tokens, 1)
         metrics = {
             "loss": sums.loss,
@@ -125,47 +109,38 @@ class LoraTrainer:
             "grad_norm": norm,
             "learning_rate": rate,
             "skipped_updates": float(not applied),
-            "num_tokens": float(num_tokens),
-            "num_sampled_tokens": float(sums.num_tokens),
-            "num_packed_tokens": float(sum(row.num_nodes for row in rows)),
-            "tokens_per_second": num_tokens / max(seconds, 1e-9),
-            "step_seconds": seconds,
-        }
+            "num_tokens": float(sum(len(s.tokens) for s in sequences)),
+        } | _throughput(rows, sequences, sums.num_tokens, started)
         return {f"train/{name}": value for name, value in metrics.items()}
 
     def save(self, folder: Path) -> None:
-        """Write the checkpoint of the present version into an empty folder, its manifest last. Rank 0 alone writes."""
-        tensors: dict[str, Tensor] = {f"master.{name}": whole(value) for name, value in self.parameters.items()}
-        tensors |= self.optimiser.tensors()
-        if not self.world.is_main:
-            return
-        adapter = folder / checkpoints.ADAPTER
-        served = {name: tensors[f"master.{name}"].to(self.model.dtype) for name in self.parameters}
-        sha256, _ = save_adapter(served, adapter, lora=self.spec.lora, base_name=self.base.name)
-        manifest = checkpoints.AdapterManifest(
-            name=self.adapter_name, version=self.version, sha256=sha256, base_fingerprint=self.base.fingerprint
-        )
-        (adapter / checkpoints.MANIFEST).write_bytes(msgspec.json.encode(manifest))
-        state = checkpoints.TrainerState(
-            version=self.version,
-            batch_ids=self.batch_ids,
-            num_updates=self.num_updates,
-            num_skipped_updates=self.num_skipped_updates,
-            random_states=checkpoints.capture_random_states(),
-        )
-        checkpoints.write_state(folder, tensors, state)
-        checkpoints.seal(folder, self._identity())
+        """Write the checkpoint of the present version into an empty folder, its manifest last.
+
+        Collective: each rank writes its shards, into the same folder or one of its own; rank 0 everything else.
+        """
+        self.policy.save_state(folder)
+        sha256 = self.policy.export(folder, self.base.name)
+        if self.world.is_main:
+            if self.spec.trainer.update is Update.LORA:
+                manifest = checkpoints.AdapterManifest(
+                    name=self.adapter_name, version=self.version, sha256=sha256, base_fingerprint=self.base.fingerprint
+                )
+                (folder / checkpoints.ADAPTER / checkpoints.MANIFEST).write_bytes(msgspec.json.encode(manifest))
+            state = checkpoints.TrainerState(
+                version=self.version,
+                batch_ids=self.batch_ids,
+                num_updates=self.num_updates,
+                num_skipped_updates=self.num_skipped_updates,
+                random_states=checkpoints.capture_random_states(),
+            )
+            checkpoints.write_trainer(folder, state)
+        checkpoints.seal(folder, self._identity(), self.world)
 
     def load(self, folder: Path) -> None:
         """Resume exactly. Raises CheckpointError for a torn, damaged or foreign checkpoint; nothing changes then."""
         checkpoints.check_folder(folder, spec_hash=spec_hash(self.spec), base_fingerprint=self.base.fingerprint)
-        tensors, state = checkpoints.read_state(folder)
-        masters = {name[len("master.") :]: value for name, value in tensors.items() if name.startswith("master.")}
-        try:
-            copy_parameters(self.parameters, masters, source=f"{folder}/{checkpoints.STATE}")
-        except ModelLoadError as error:
-            raise checkpoints.CheckpointError(str(error)) from error
-        self.optimiser.load(tensors)
+        state = checkpoints.read_trainer(folder)
+        self.policy.load_state(folder, state.num_updates)
         self.version, self.batch_ids = state.version, list(state.batch_ids)
         self.num_updates, self.num_skipped_updates = state.num_updates, state.num_skipped_updates
         checkpoints.restore_random_states(state.random_states)
@@ -187,9 +162,9 @@ class LoraTrainer:
         """Step the optimiser unless something was refused; returns the gradient norm and whether it was applied."""
         norm, applied = 0.0, False
         if sums.refused:
-            self.optimiser.clear()
+            self.policy.discard()
         else:
-            norm, applied = self.optimiser.step(rate)
+            norm, applied = self.policy.apply(rate)
         self.num_updates += applied
         self.num_skipped_updates += not applied
         return norm, applied
@@ -198,24 +173,37 @@ class LoraTrainer:
         rate = learning_rate(self.spec.optimiser, self.version, self.total_steps)
         if not rows:
             return {"learning_rate": rate, "skipped_updates": 1.0}
-        temperature, num_updates = self.spec.rollout.temperature, self.spec.algorithm.num_updates_per_batch
-        # With a single update π_old is π itself: one forward pass serves both.
-        old = frozen_logprobs(self.model, rows, temperature, self.world) if num_updates > 1 else {}
-        row_loss = policy_row_loss([row_targets(row, batch) for row in rows], self.spec.algorithm, old)
+        algorithm, temperature = self.spec.algorithm, self.spec.rollout.temperature
+        objective = prepare(self.policy, rows, batch, algorithm, temperature)
+        row_loss = objective.row_loss(rows)
         total, num_skipped, norm = PassSums(), 0, 0.0
-        for _ in range(num_updates):
-            sums = accumulate(self.model, rows, temperature, row_loss, self.world)
-            for episode, reason in sums.refused:
-                batch.skipped[batch.group_ids[episode]] = f"rejected: {reason}"
+        for _ in range(algorithm.num_updates_per_batch):
+            sums = self.policy.accumulate(rows, temperature, row_loss)
+            for episode, what in sums.refused:
+                name_episode(batch, episode, what)
             norm, applied = self._apply(rate, sums)
+            if not applied and not sums.refused:
+                blame_gradient(self.policy, objective, temperature)
             num_skipped += not applied
             total += sums
         count = max(total.num_tokens, 1)
-        return total.mismatch.metrics() | {
+        metrics = total.policy.metrics() | {
             "loss": total.loss,
             "entropy": total.entropy / count,
-            "clip_fraction": total.num_clipped / count,
             "grad_norm": norm,
             "skipped_updates": float(num_skipped),
             "learning_rate": rate,
         }
+        return metrics | (total.value.metrics() if algorithm.needs_values else {})
+
+
+def _throughput(
+    rows: Sequence[PackedRow], sequences: Sequence[TokenSequence], num_sampled: int, started: float
+) -> dict[str, float]:
+    seconds = time.perf_counter() - started
+    return {
+        "num_sampled_tokens": float(num_sampled),
+        "num_packed_tokens": float(sum(row.num_nodes for row in rows)),
+        "tokens_per_second": sum(len(s.tokens) for s in sequences) / max(seconds, 1e-9),
+        "step_seconds": seconds,
+    }

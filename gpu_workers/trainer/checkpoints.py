@@ -1,7 +1,8 @@
 """Checkpoints: the folder of one policy version, whole and exact or refused.
 
     v<NNNNNN>/adapter/   PEFT folder as engines load it, with its own manifest.json (name, version, sha256, base)
-    v<NNNNNN>/state/     master weights and Adam moments in float32, trainer.json (step, batches, random states)
+    v<NNNNNN>/model/     instead, where every weight is trained: a Hugging Face folder
+    v<NNNNNN>/state/     master weights and Adam moments in float32, a file a rank (`sharded`), and trainer.json
     v<NNNNNN>/manifest.json   written last: SHA-256 of every file; without it the folder does not count
 No pickle anywhere: a checkpoint comes from a shared store.
 """
@@ -15,20 +16,23 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+
+from gpu_workers.trainer.world import ALONE, World
 
 MANIFEST = "manifest.json"
 ADAPTER = "adapter"
+MODEL = "model"
 STATE = "state"
-TENSORS = "tensors.safetensors"
 TRAINER = "trainer.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class CheckpointError(RuntimeError):
     """A checkpoint that is torn, damaged or belongs to something else. Starting from it is refused."""
+
+
+class DamagedCheckpoint(CheckpointError):
+    """A checkpoint that is torn, cut short or gone, and belongs where it is: an older one leads to the same bytes."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,23 +102,30 @@ def restore_random_states(states: dict[str, Any]) -> None:
     random.setstate((version, tuple(internal), gauss_next))
 
 
-def write_state(folder: Path, tensors: dict[str, Tensor], state: TrainerState) -> None:
-    """Write state/ of a checkpoint."""
+def write_trainer(folder: Path, state: TrainerState) -> None:
+    """Write state/trainer.json."""
     target = folder / STATE
     target.mkdir(parents=True, exist_ok=True)
-    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, target / TENSORS)
     (target / TRAINER).write_bytes(msgspec.json.encode(state))
 
 
-def seal(folder: Path, identity: Identity) -> None:
-    """Write manifest.json over everything that lies in the folder."""
-    files = {
+def seal(folder: Path, identity: Identity, world: World = ALONE) -> None:
+    """Write manifest.json over everything that lies in the ranks' folders; collective, rank 0 writes."""
+    files: dict[str, str] = {}
+    for found in world.gather(_digests(folder)):
+        files |= found
+    if not world.is_main:
+        return
+    manifest = Manifest(format=FORMAT_VERSION, identity=identity, files=dict(sorted(files.items())))
+    (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    return {
         path.relative_to(folder).as_posix(): _sha256(path)
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path != folder / MANIFEST
     }
-    manifest = Manifest(format=FORMAT_VERSION, identity=identity, files=files)
-    (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -122,11 +133,11 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
     except FileNotFoundError as error:
-        raise CheckpointError(
+        raise DamagedCheckpoint(
             f"{folder} is not a complete checkpoint (no {MANIFEST}): resume from an older one"
         ) from error
     except msgspec.DecodeError as error:
-        raise CheckpointError(
+        raise DamagedCheckpoint(
             f"{folder}/{MANIFEST} cannot be read ({error}): resume from an older checkpoint"
         ) from error
     if manifest.format != FORMAT_VERSION:
@@ -153,19 +164,18 @@ def check_folder(folder: Path, *, spec_hash: str = "", base_fingerprint: str = "
             continue
         path = folder / name
         if not path.is_file():
-            raise CheckpointError(f"{folder}: {name} is missing: resume from another checkpoint")
+            raise DamagedCheckpoint(f"{folder}: {name} is missing: resume from another checkpoint")
         if _sha256(path) != expected:
-            raise CheckpointError(f"{folder}: {name} is damaged (SHA-256 differs): resume from another checkpoint")
+            raise DamagedCheckpoint(f"{folder}: {name} is damaged (SHA-256 differs): resume from another checkpoint")
     return manifest
 
 
-def read_state(folder: Path) -> tuple[dict[str, Tensor], TrainerState]:
-    """Read state/ of a checked checkpoint."""
+def read_trainer(folder: Path) -> TrainerState:
+    """Read state/trainer.json of a checked checkpoint."""
     try:
-        state = msgspec.json.decode((folder / STATE / TRAINER).read_bytes(), type=TrainerState)
-        return load_file(folder / STATE / TENSORS), state
-    except (OSError, SafetensorError, msgspec.DecodeError) as error:
-        raise CheckpointError(f"{folder}/{STATE} cannot be read ({error}): resume from another checkpoint") from error
+        return msgspec.json.decode((folder / STATE / TRAINER).read_bytes(), type=TrainerState)
+    except (OSError, msgspec.DecodeError) as error:
+        raise DamagedCheckpoint(f"{folder}/{STATE} cannot be read ({error}): resume from another checkpoint") from error
 
 
 def _sha256(path: Path) -> str:

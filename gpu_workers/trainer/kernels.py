@@ -1,6 +1,6 @@
 """Autograd functions of the packed forward pass, written so that a step makes few passes over memory.
 
-Each has the plain formula as its test. Weights of the base model are frozen: no gradient is formed for them.
+Each has the plain formula as its test. Where the base model is frozen no gradient is formed for its weights.
 """
 
 from collections.abc import Sequence
@@ -25,13 +25,16 @@ class RmsNorm(torch.autograd.Function):
         return normal * weight_D
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
         normal, scale, weight = ctx.saved_tensors
+        grad_weight = None
+        if ctx.needs_input_grad[1]:
+            grad_weight = (grads[0].float() * normal.float()).sum(0).to(weight.dtype)
         grad = (grads[0] * weight).float()
         normal32 = normal.float()
         projection = (grad * normal32).mean(-1, keepdim=True)
         grad.sub_(normal32.mul_(projection) if normal32 is not normal else normal32 * projection).mul_(scale)
-        return grad.to(normal.dtype), None, None
+        return grad.to(normal.dtype), grad_weight, None
 
 
 class SwiGlu(torch.autograd.Function):
@@ -119,9 +122,6 @@ def block_diagonal(blocks: Sequence[Tensor]) -> Tensor:
     return torch.block_diag(*blocks)
 
 
-MAX_SHIFT = 1e4
-
-
 @dataclass(frozen=True)
 class AttentionBlock:
     """Rows [start, stop) of the queries with the keys any of them may see; bias is 0 or −inf, [rows, 1, keys]."""
@@ -178,60 +178,3 @@ class TreeAttention(torch.autograd.Function):
             grad_value = torch.bmm(weights.transpose(1, 2), grad)
             grad_key_value.index_add_(1, block.keys, torch.cat([grad_key, grad_value], dim=-1).float())
         return grad_query.mul_(size**-0.5), grad_key_value.to(query.dtype), None
-
-
-class TokenLogprobs(torch.autograd.Function):
-    """log p(target) and entropy of softmax(hidden · headᵀ / temperature) for U rows; the head is frozen.
-
-    The vocabulary is visited in chunks with a running maximum, as flash attention visits keys, so that a chunk stays in
-    the cache and the [U, vocabulary] logits never exist. The gradient of a row's log-prob is a fixed vector in hidden
-    space, head[target] − Σ p·head, accumulated on the way.
-    """
-
-    CHUNK_WORDS = 4096
-
-    @staticmethod
-    def forward(
-        ctx: Any, hidden_UD: Tensor, head_VD: Tensor, target_U: Tensor, temperature: float
-    ) -> tuple[Tensor, Tensor]:
-        wants_grad = ctx.needs_input_grad[0]
-        rows = len(hidden_UD)
-        top = hidden_UD.new_full((rows, 1), -torch.inf, dtype=torch.float32)
-        total = torch.zeros_like(top)  # Σ exp(l − top)
-        moment = torch.zeros_like(top)  # Σ exp(l − top)·(l − top)
-        chosen = torch.zeros_like(top)
-        mean_head = hidden_UD.new_zeros(hidden_UD.shape, dtype=torch.float32) if wants_grad else None
-        for start in range(0, len(head_VD), TokenLogprobs.CHUNK_WORDS):
-            words = head_VD[start : start + TokenLogprobs.CHUNK_WORDS]
-            logits = (hidden_UD @ words.T).float()
-            if temperature != 1.0:
-                logits.mul_(1.0 / temperature)
-            local = target_U[:, None] - start
-            inside = (local >= 0) & (local < len(words))
-            chosen = torch.where(inside, logits.gather(1, local.clamp(0, len(words) - 1)), chosen)
-            new_top = torch.maximum(top, logits.amax(-1, keepdim=True))
-            shift = (top - new_top).nan_to_num(nan=0.0, neginf=-MAX_SHIFT)  # first chunk: nothing to rescale yet
-            shrink = shift.exp()
-            moment = (moment + total * shift) * shrink
-            total = total * shrink
-            logits.sub_(new_top)
-            weight = logits.exp()
-            total += weight.sum(-1, keepdim=True)
-            moment += torch.linalg.vecdot(weight, logits)[:, None]
-            if mean_head is not None:
-                mean_head.mul_(shrink).add_(weight.to(head_VD.dtype) @ words)
-            top = new_top
-        log_total = total[:, 0].log()
-        logprob = chosen[:, 0] - top[:, 0] - log_total
-        entropy = log_total - moment[:, 0] / total[:, 0]
-        ctx.temperature = temperature
-        if mean_head is not None:
-            slopes = head_VD[target_U].float().sub_(mean_head.div_(total))
-            ctx.save_for_backward(slopes.to(head_VD.dtype))
-        ctx.mark_non_differentiable(entropy)
-        return logprob, entropy
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        (slopes,) = ctx.saved_tensors
-        return slopes * (grads[0][:, None] / ctx.temperature).to(slopes.dtype), None, None, None

@@ -21,7 +21,7 @@ from gpu_workers.reporting import CeleryReporter, JsonlReporter, NullReporter, w
 from gpu_workers.sessions.chat import TemplateError
 from gpu_workers.settings import SettingsError, WorkerSettings, load_settings
 from gpu_workers.trainer.attempt import AttemptError, TrainerAttempt, TrainerReporter, Workplace, make_report
-from gpu_workers.trainer.checkpoints import CheckpointError
+from gpu_workers.trainer.checkpoints import CheckpointError, DamagedCheckpoint
 from gpu_workers.trainer.consumer import BroadcastBatches, KombuBatches
 from gpu_workers.trainer.heartbeat import HeartbeatThread
 from gpu_workers.trainer.model import ModelLoadError
@@ -104,6 +104,7 @@ def describe_failure(error: Exception) -> TrainerFailed:
     if isinstance(error, AttemptError):
         return TrainerFailed(code=error.code, message=str(error), retryable=error.retryable)
     codes: list[tuple[type[Exception], str, bool]] = [
+        (DamagedCheckpoint, "damaged_checkpoint", True),
         (CheckpointError, "bad_checkpoint", False),
         (ModelLoadError, "bad_model", False),
         (DatasetError, "bad_dataset", False),

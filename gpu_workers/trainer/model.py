@@ -1,19 +1,22 @@
-"""Loading: a base model folder and a PEFT adapter folder into the packed model, and the adapter back to disk."""
+"""Loading: a base model folder and a PEFT adapter folder into the packed model. Writing them is `export`'s."""
 
 import hashlib
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from gpu_workers.contracts.runspec import LoraSpec
-from gpu_workers.trainer.llama import LlamaShape, LoraGroup, PackedLlama
-from gpu_workers.trainer.world import assign
+from gpu_workers.contracts.runspec import ComputeDtype
+from gpu_workers.trainer.llama import LlamaShape, PackedLlama, TrainedParts
+from gpu_workers.trainer.world import assign, whole
 
+WEIGHTS = "model.safetensors"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 TARGET_MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -24,27 +27,43 @@ class ModelLoadError(RuntimeError):
     """A model or adapter folder this trainer cannot use; says why."""
 
 
-def compute_dtype(folder: Path) -> torch.dtype:
-    """bfloat16 for bfloat16 weights where the processor multiplies it natively (AMX, AVX512-BF16), else float32."""
-    if json.loads((folder / "config.json").read_text()).get("dtype") != "bfloat16":
-        return torch.float32
-    if torch.cuda.is_available():
-        return torch.bfloat16
+def compute_dtype(folder: Path, asked: ComputeDtype = ComputeDtype.AUTO) -> torch.dtype:
+    """As asked; else bfloat16 for bfloat16 weights where the processor multiplies it natively (AMX, AVX512-BF16)."""
+    if asked is not ComputeDtype.AUTO:
+        return torch.bfloat16 if asked is ComputeDtype.BFLOAT16 else torch.float32
+    if torch.cuda.is_available() or stored_dtype(folder) is torch.float32:
+        return stored_dtype(folder)
     flags = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
     return torch.bfloat16 if flags else torch.float32
 
 
-def load_model(folder: Path, lora: LoraSpec, *, seed: int, dtype: torch.dtype | None = None) -> PackedLlama:
-    """The base model with a fresh adapter (A uniform by seed as PEFT's kaiming, B zero). Raises ModelLoadError."""
-    shape = read_shape(folder)
-    dtype = dtype or compute_dtype(folder)
-    model = PackedLlama(shape, rank=lora.rank, alpha=lora.alpha, dtype=dtype)
+def stored_dtype(folder: Path) -> torch.dtype:
+    """Of the weights of a model folder: bfloat16 or float32."""
+    config = read_json(folder / "config.json")
+    return torch.bfloat16 if (config.get("dtype") or config.get("torch_dtype")) == "bfloat16" else torch.float32
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A configuration file. Raises ModelLoadError."""
     try:
-        tensors = load_file(folder / "model.safetensors")
-    except (OSError, SafetensorError) as error:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
         raise ModelLoadError(
-            f"{folder}/model.safetensors cannot be read ({error}); prepare the base model again"
+            f"{path.parent} is not the folder it should be ({error}); prepare the model first"
         ) from error
+    return found
+
+
+def load_model(folder: Path, parts: TrainedParts, *, seed: int) -> PackedLlama:
+    """The base model, with a fresh adapter where one is trained (A uniform by seed as PEFT's kaiming, B zero).
+
+    Raises ModelLoadError.
+    """
+    model = PackedLlama(read_shape(folder), parts)
+    try:
+        tensors = load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise ModelLoadError(f"{folder}/{WEIGHTS} cannot be read ({error}); prepare the base model again") from error
     _fill_base(model, tensors, folder)
     initialise_adapter(model, seed)
     return model
@@ -52,10 +71,7 @@ def load_model(folder: Path, lora: LoraSpec, *, seed: int, dtype: torch.dtype | 
 
 def read_shape(folder: Path) -> LlamaShape:
     """Sizes from config.json; anything the packed forward pass does not compute is refused."""
-    try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"{folder} is not a model folder ({error}); prepare the base model first") from error
+    config = read_json(folder / "config.json")
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     unsupported = {
         "model_type": config.get("model_type") != "llama",
@@ -83,25 +99,55 @@ def read_shape(folder: Path) -> LlamaShape:
     )
 
 
-def _fill_base(model: PackedLlama, tensors: dict[str, Tensor], folder: Path) -> None:
-    def take(name: str, into: Tensor) -> None:
-        if name not in tensors or tensors[name].shape != into.shape:
-            found = tuple(tensors[name].shape) if name in tensors else "nothing"
-            raise ModelLoadError(f"{folder}/model.safetensors: {name} should be {tuple(into.shape)}, found {found}")
-        into.copy_(tensors[name])
+@dataclass(frozen=True)
+class BaseWeight:
+    """A Hugging Face tensor as rows of one of our parameters, where layers with a common input lie side by side."""
 
+    name: str
+    parameter: nn.Parameter
+    start: int = 0
+    stop: int | None = None  # None: to the end
+    adapter: tuple[nn.Parameter, nn.Parameter, float] | None = None  # A, B and the scale of its product
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.start, self.stop)
+
+    def value(self) -> Tensor:
+        """The whole tensor, the adapter's product added; collective when sharded."""
+        found = whole(self.parameter)[self.rows]
+        if self.adapter is None:
+            return found
+        a, b, scale = self.adapter
+        return (found.float() + scale * (whole(b) @ whole(a))).to(found.dtype)
+
+
+def base_weights(model: PackedLlama) -> Iterator[BaseWeight]:
+    """Every tensor of the base model under its Hugging Face name."""
+    yield BaseWeight("model.embed_tokens.weight", model.embedding)
+    yield BaseWeight("model.norm.weight", model.norm)
+    if not model.shape.tied_head:
+        yield BaseWeight("lm_head.weight", model.head)
+    for index, layer in enumerate(model.decoder_layers()):
+        prefix = f"model.layers.{index}"
+        yield BaseWeight(f"{prefix}.input_layernorm.weight", layer.input_norm)
+        yield BaseWeight(f"{prefix}.post_attention_layernorm.weight", layer.post_norm)
+        for group in layer.groups:
+            start = 0
+            for number, (name, size) in enumerate(zip(group.names, group.outputs, strict=True)):
+                adapter = (group.lora_a[number], group.lora_b[number], group.scale) if group.adapted else None
+                yield BaseWeight(f"{prefix}.{name}.weight", group.weight, start, start + size, adapter)
+                start += size
+
+
+def _fill_base(model: PackedLlama, tensors: dict[str, Tensor], folder: Path) -> None:
     with torch.no_grad():
-        take("model.embed_tokens.weight", model.embedding)
-        take("model.norm.weight", model.norm)
-        if not model.shape.tied_head:
-            take("lm_head.weight", model.head)
-        for index, layer in enumerate(model.decoder_layers()):
-            prefix = f"model.layers.{index}"
-            take(f"{prefix}.input_layernorm.weight", layer.input_norm)
-            take(f"{prefix}.post_attention_layernorm.weight", layer.post_norm)
-            for group in layer.groups:
-                for name, part in zip(group.names, group.weight.split(group.outputs), strict=True):
-                    take(f"{prefix}.{name}.weight", part)
+        for weight in base_weights(model):
+            into = weight.parameter[weight.rows]
+            if weight.name not in tensors or tensors[weight.name].shape != into.shape:
+                found = tuple(tensors[weight.name].shape) if weight.name in tensors else "nothing"
+                raise ModelLoadError(f"{folder}/{WEIGHTS}: {weight.name} should be {tuple(into.shape)}, found {found}")
+            into.copy_(tensors[weight.name])
 
 
 def initialise_adapter(model: PackedLlama, seed: int) -> None:
@@ -117,56 +163,66 @@ def initialise_adapter(model: PackedLlama, seed: int) -> None:
 
 
 def adapter_parameters(model: PackedLlama) -> dict[str, nn.Parameter]:
-    """Trainable parameters under their PEFT names, in a fixed order."""
+    """The adapter's parameters under their PEFT names, in a fixed order; none where every weight is trained."""
     named: dict[str, nn.Parameter] = {}
     for index, layer in enumerate(model.decoder_layers()):
-        for group in layer.groups:
+        for group in layer.groups if model.parts.lora else ():
             for name, a, b in zip(group.names, group.lora_a, group.lora_b, strict=True):
                 named[f"{PEFT_PREFIX}.{index}.{name}.lora_A.weight"] = a
                 named[f"{PEFT_PREFIX}.{index}.{name}.lora_B.weight"] = b
     return named
 
 
-def save_adapter(tensors: dict[str, Tensor], folder: Path, *, lora: LoraSpec, base_name: str) -> tuple[str, int]:
-    """Write a PEFT folder of tensors in the dtype to be served; returns (sha256, bytes) of its weights file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: value.detach().contiguous() for name, value in tensors.items()}
-    data = save(tensors, metadata={"format": "pt"})
-    (folder / ADAPTER_WEIGHTS).write_bytes(data)
-    config = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base_name,
-        "r": lora.rank,
-        "lora_alpha": int(lora.alpha) if float(lora.alpha).is_integer() else lora.alpha,
-        "lora_dropout": 0.0,
-        "target_modules": TARGET_MODULES,
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "inference_mode": True,
-        "use_rslora": False,
-        "use_dora": False,
-    }
-    (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n")
-    return hashlib.sha256(data).hexdigest(), len(data)
+def trained_parameters(model: PackedLlama) -> dict[str, nn.Parameter]:
+    """What the optimiser steps, by name, in a fixed order: an adapter under its PEFT names, or every weight."""
+    named = adapter_parameters(model) if model.parts.lora else dict(model.named_parameters())
+    if model.value_head is not None:
+        named |= {f"value_head.{name}": value for name, value in model.value_head.named_parameters()}
+    return named
 
 
-def load_adapter(model: PackedLlama, folder: Path, *, lora: LoraSpec, sha256: str = "") -> None:
-    """Start from another adapter. Rank, alpha, names and shapes must match; the digest too when given."""
+def load_adapter(model: PackedLlama, folder: Path, *, sha256: str = "") -> None:
+    """Start from an adapter: as the one to be trained on, or added into the weights where those are trained.
+
+    The digest must match when given; names and shapes always; rank and alpha where the adapter is trained on.
+    """
     weights = folder / ADAPTER_WEIGHTS
     try:
         config = json.loads((folder / ADAPTER_CONFIG).read_text())
         data = weights.read_bytes()
-    except (OSError, ValueError) as error:
+        tensors = load_file(weights)
+    except (OSError, ValueError, SafetensorError) as error:
         raise ModelLoadError(f"{folder} is not a PEFT adapter folder ({error})") from error
     if sha256 and hashlib.sha256(data).hexdigest() != sha256:
         raise ModelLoadError(f"{weights} is damaged: its SHA-256 is not {sha256}; restore the checkpoint")
+    lora = model.parts.lora
+    if lora is None:
+        _add_adapter(model, tensors, float(config["lora_alpha"]) / float(config["r"]), source=str(weights))
+        return
     if (config.get("r"), float(config.get("lora_alpha", 0))) != (lora.rank, float(lora.alpha)):
         raise ModelLoadError(
             f"{folder} has r={config.get('r')}, alpha={config.get('lora_alpha')}, but the run asks for "
             f"r={lora.rank}, alpha={lora.alpha}; set lora.rank and lora.alpha to the parent's"
         )
-    copy_parameters(adapter_parameters(model), load_file(weights), source=str(weights))
+    copy_parameters(adapter_parameters(model), tensors, source=str(weights))
+
+
+def _add_adapter(model: PackedLlama, tensors: dict[str, Tensor], scale: float, *, source: str) -> None:
+    """Weights plus scale·B·A, all of the adapter's tensors or none."""
+    left = dict(tensors)
+    changes = []
+    for weight in base_weights(model):
+        stem = f"base_model.model.{weight.name.removesuffix('.weight')}"
+        a, b = (left.pop(f"{stem}.lora_{letter}.weight", None) for letter in "AB")
+        if a is not None and b is not None:
+            changes.append((weight, scale * (b.float() @ a.float())))
+    if left:
+        raise ModelLoadError(f"{source} does not fit the model: {len(left)} unknown, e.g. {sorted(left)[0]}")
+    with torch.no_grad():
+        for weight, change in changes:
+            value = whole(weight.parameter).clone()
+            value[weight.rows] += change
+            assign(weight.parameter, value)
 
 
 def copy_parameters(parameters: dict[str, nn.Parameter], tensors: dict[str, Tensor], *, source: str) -> None:
@@ -184,9 +240,3 @@ def copy_parameters(parameters: dict[str, nn.Parameter], tensors: dict[str, Tens
                     f"{source}: {name} is {tuple(tensors[name].shape)}, the model needs {tuple(parameter.shape)}"
                 )
             assign(parameter, tensors[name])
-
-
-__all__ = [
-    "ADAPTER_CONFIG", "ADAPTER_WEIGHTS", "LoraGroup", "ModelLoadError", "adapter_parameters", "compute_dtype",
-    "copy_parameters", "load_adapter", "load_model", "save_adapter",
-]  # fmt: skip

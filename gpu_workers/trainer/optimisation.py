@@ -1,35 +1,49 @@
-"""The optimiser of the adapter: AdamW with warm-up, optional linear decay and a bound on the gradient norm."""
+"""The optimiser: AdamW on float32 masters, its schedule of the learning rate, and a bound on the gradient norm."""
+
+import math
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
-from gpu_workers.contracts.runspec import OptimiserSpec
-from gpu_workers.trainer.world import like, whole
+from gpu_workers.contracts.runspec import OptimiserSpec, Schedule
 
 ADAM_EPSILON = 1e-8
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def learning_rate(spec: OptimiserSpec, step: int, total_steps: int) -> float:
-    """Rate of the step numbered from 0: linear warm-up, then constant or linear towards zero at `total_steps`."""
-    warmup = min(1.0, (step + 1) / spec.warmup_steps) if spec.warmup_steps else 1.0
-    if not spec.decay or step < spec.warmup_steps:
-        return spec.learning_rate * warmup
-    remaining = max(total_steps - step, 0) / max(total_steps - spec.warmup_steps, 1)
-    return spec.learning_rate * warmup * min(1.0, remaining)
+    """Rate of the step numbered from 0: linear warm-up, then constant, or falling to `min_rate_share` of it."""
+    if step < spec.warmup_steps:
+        return spec.learning_rate * (step + 1) / spec.warmup_steps
+    left = max(total_steps - step, 0) / max(total_steps - spec.warmup_steps, 1)
+    return spec.learning_rate * _shares(spec, min(1.0, left))
 
 
-class AdapterOptimiser:
-    """AdamW over named parameters. One `step` reads `.grad`, applies or refuses the update, and clears it."""
+def _shares(spec: OptimiserSpec, left: float) -> float:
+    schedule = Schedule.LINEAR if spec.decay else spec.schedule
+    if schedule is Schedule.CONSTANT:
+        return 1.0
+    curve = left if schedule is Schedule.LINEAR else 0.5 * (1.0 - math.cos(math.pi * left))
+    return spec.min_rate_share + (1.0 - spec.min_rate_share) * curve
+
+
+class Optimiser:
+    """AdamW over named parameters. One `step` reads `.grad`, applies or refuses the update, and clears it.
+
+    Weight decay acts on matrices only, as is usual: not on norms and biases.
+    """
 
     def __init__(self, parameters: dict[str, nn.Parameter], spec: OptimiserSpec) -> None:
         self._parameters = parameters
         self._spec = spec
+        matrices = [p for p in parameters.values() if p.dim() > 1]
+        vectors = [p for p in parameters.values() if p.dim() <= 1]
         self._adam = torch.optim.AdamW(
-            parameters.values(),
+            [{"params": matrices, "weight_decay": spec.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
             lr=spec.learning_rate,
             betas=(spec.beta1, spec.beta2),
             eps=ADAM_EPSILON,
-            weight_decay=spec.weight_decay,
             fused=True,
         )
 
@@ -42,7 +56,8 @@ class AdapterOptimiser:
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         finite = bool(torch.isfinite(norm))
         if finite:
-            self._adam.param_groups[0]["lr"] = rate
+            for group in self._adam.param_groups:
+                group["lr"] = rate
             self._adam.step()
         self.clear()
         return float(norm), finite
@@ -50,23 +65,36 @@ class AdapterOptimiser:
     def clear(self) -> None:
         self._adam.zero_grad(set_to_none=True)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Moments under `adam.<field>.<parameter>`; empty before the first update."""
+    def gradients_finite(self) -> bool:
+        """Of this rank's shards."""
+        gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
+        return all(bool(torch.isfinite(_local(gradient)).all()) for gradient in gradients)
+
+    def moments(self) -> dict[str, Tensor]:
+        """Adam's moments as `adam.<field>.<parameter>`, sharded as the parameters are; empty before any update."""
         return {
-            f"adam.{field}.{name}": whole(value)
+            f"adam.{field}.{name}": self._adam.state[parameter][field]
             for name, parameter in self._parameters.items()
-            for field, value in self._adam.state[parameter].items()
+            if parameter in self._adam.state
+            for field in MOMENTS
         }
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Inverse of `tensors`; other names are ignored."""
+    def empty_moments(self) -> dict[str, Tensor]:
+        """What `moments` will be, to be read into."""
+        return {
+            f"adam.{field}.{name}": torch.zeros_like(parameter, requires_grad=False)
+            for name, parameter in self._parameters.items()
+            for field in MOMENTS
+        }
+
+    def restore(self, moments: dict[str, Tensor], num_updates: int) -> None:
+        """Inverse of `moments`, after that many updates."""
         for name, parameter in self._parameters.items():
-            found = {
-                field: like(parameter, tensors[f"adam.{field}.{name}"].clone())
-                for field in ("step", "exp_avg", "exp_avg_sq")
-                if f"adam.{field}.{name}" in tensors
-            }
-            if found:
-                self._adam.state[parameter] = found
-            else:
-                self._adam.state.pop(parameter, None)
+            self._adam.state.pop(parameter, None)
+            if num_updates:
+                state = {field: moments[f"adam.{field}.{name}"] for field in MOMENTS}
+                self._adam.state[parameter] = {"step": torch.tensor(float(num_updates)), **state}
+
+
+def _local(gradient: Tensor) -> Tensor:
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient

@@ -28,6 +28,9 @@ class CheckpointPublisher:
         try:
             backend.save(folder)
             if not self._world.is_main:
+                self._store.put_folder(key, folder)
+            self._world.gather(True)  # every rank's shards are there before the manifest says so
+            if not self._world.is_main:
                 return Published(backend.version, key, f"{key}/{checkpoints.ADAPTER}", sha256="", num_bytes=0)
             manifest = checkpoints.read_manifest(folder)
             self._store.put_folder(key, folder)

@@ -11,6 +11,8 @@ from gpu_workers.contracts.seams import TrainGroup
 from gpu_workers.trainer import checkpoints
 from gpu_workers.trainer.batches import assemble
 from gpu_workers.trainer.model import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from gpu_workers.trainer.sharded import load_sharded, save_sharded
+from gpu_workers.trainer.world import ALONE
 
 CONTEXT_LENGTH = 1 << 20
 
@@ -48,7 +50,8 @@ class ScriptedTrainer:
             random_states={},
         )
         digest = torch.frombuffer(bytearray(self.digest), dtype=torch.uint8)
-        checkpoints.write_state(folder, {"digest": digest}, state)
+        save_sharded(folder / checkpoints.STATE, {"digest": digest}, ALONE)
+        checkpoints.write_trainer(folder, state)
         identity = checkpoints.Identity(
             run_id=self.run_id, attempt=self.attempt, version=self.version, spec_hash="", base_fingerprint=""
         )
@@ -57,6 +60,8 @@ class ScriptedTrainer:
     def load(self, folder: Path) -> None:
         """Resume exactly. Raises CheckpointError."""
         checkpoints.check_folder(folder)
-        tensors, state = checkpoints.read_state(folder)
-        self.digest = tensors["digest"].numpy().tobytes()
+        state = checkpoints.read_trainer(folder)
+        digest = torch.zeros(len(self.digest), dtype=torch.uint8)
+        load_sharded(folder / checkpoints.STATE, {"digest": digest}, ALONE)
+        self.digest = digest.numpy().tobytes()
         self.version, self.batch_ids = state.version, list(state.batch_ids)

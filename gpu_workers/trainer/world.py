@@ -2,17 +2,17 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from gpu_workers.trainer.llama import PackedLlama
 from gpu_workers.trainer.packing import PackedRow
 
 T = TypeVar("T")
@@ -22,10 +22,11 @@ PATIENCE = timedelta(days=7)
 
 @dataclass(frozen=True)
 class World:
-    """Rank and size. With size 1 nothing here communicates."""
+    """Rank, size and this rank's device. With size 1 nothing here communicates."""
 
     rank: int = 0
     size: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     @property
     def is_main(self) -> bool:
@@ -60,12 +61,19 @@ ALONE = World()
 
 
 def join_world() -> World:
-    """The world torchrun describes in the environment; a process without it is alone."""
+    """The world torchrun describes in the environment; a process without it is alone. A GPU is used where there is one.
+
+    Tensors on GPUs travel by NCCL, everything else by gloo.
+    """
     size = int(os.environ.get("WORLD_SIZE") or 1)
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK") or 0))
+        torch.cuda.set_device(device)
     if size == 1:
-        return ALONE
-    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
-    return World(dist.get_rank(), dist.get_world_size())
+        return World(device=device)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    return World(dist.get_rank(), dist.get_world_size(), device)
 
 
 def leave_world(world: World) -> None:
@@ -74,13 +82,19 @@ def leave_world(world: World) -> None:
         dist.destroy_process_group()
 
 
-def shard(model: PackedLlama, world: World) -> None:
-    """Shard every decoder layer, then the rest. Optimisers must be made after this."""
+def shard(model: nn.Module, layers: Sequence[nn.Module], world: World, *, compute_dtype: torch.dtype | None) -> None:
+    """FSDP2: shard each of `layers`, then the rest. Optimisers must be made after this.
+
+    With `compute_dtype` the parameters are gathered in it, and gradients are still reduced in float32.
+    """
     if world.size == 1:
         return
-    for layer in model.decoder_layers():
-        fully_shard(layer)
-    fully_shard(model)
+    mesh = init_device_mesh(world.device.type, (world.size,))
+    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for layer in layers:
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    # By default the root stays gathered after a pass without a backward, and a change of its weights would go unseen.
+    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
 
 
 def whole(parameter: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from gpu_workers.contracts.seams import TrainerBackend
 from gpu_workers.models import tiny
 from gpu_workers.models.folder import read_description
-from gpu_workers.trainer.backend import BaseModel, LoraTrainer
+from gpu_workers.trainer.backend import BaseModel, PolicyTrainer
 from gpu_workers.trainer.checkpoints import CheckpointError, check_folder
 from gpu_workers.trainer.scripted import ScriptedTrainer
 from tests.unit.gpu_workers.trainer.synthetic import make_groups, make_spec
@@ -31,7 +31,7 @@ def make(request: pytest.FixtureRequest, home: Path) -> Make:
         return ScriptedTrainer
     folder = home / "models" / tiny.NAME
     base = BaseModel(tiny.NAME, folder, read_description(folder).fingerprint)
-    return lambda: LoraTrainer(make_spec(), base)
+    return lambda: PolicyTrainer(make_spec(), base)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -17,6 +17,7 @@ from gpu_workers.contracts.groups import jsonable
 from gpu_workers.contracts.messages import (
     FleetJob,
     GroupReport,
+    GroupSignal,
     Heartbeat,
     PolicyInstalled,
     Report,
@@ -49,6 +50,9 @@ class ScriptedPlane(TrainerPart):
         self.adapters: set[str] = set()  # on the engines
         self.events = 0
         self.wrong_adapters: list[str] = []
+        self.signals: list[GroupSignal] = []
+        self.damaged: set[str] = set()
+        self.metrics: dict[str, float] = {}
 
     # -- the seams that are replaced
 
@@ -64,6 +68,14 @@ class ScriptedPlane(TrainerPart):
     def send_fleet(self, job: FleetJob) -> None:
         self.fleet.append(over_the_wire(job, FleetJob))
 
+    def signal_groups(self, signal: GroupSignal) -> None:
+        """As the workers do it: a group that is given up is dropped, the others go on with another version."""
+        signal = over_the_wire(signal, GroupSignal)
+        self.signals.append(signal)
+        if signal.policy is None:
+            self.rollouts = deque(job for job in self.rollouts if job.group_id not in signal.group_ids)
+            self.slow = [item for item in self.slow if item[1].group_id not in signal.group_ids]
+
     def put(self, queue: str, payload: dict[str, Any]) -> None:
         self.queues[queue].append(json.loads(json.dumps(payload)))
 
@@ -75,7 +87,15 @@ class ScriptedPlane(TrainerPart):
         self.datasets.append(str(run_id))
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("send_rollout", "send_train", "send_fleet", "put", "request_advance", "request_dataset"):
+        for name in (
+            "send_rollout",
+            "send_train",
+            "send_fleet",
+            "put",
+            "request_advance",
+            "request_dataset",
+            "signal_groups",
+        ):
             monkeypatch.setattr(messaging, name, getattr(self, name))
         monkeypatch.setattr(timezone, "now", lambda: self.now)
 

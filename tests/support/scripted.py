@@ -69,15 +69,16 @@ def episode(index: int, reward: float | None, *, version: int = 0, **changes: An
     return EpisodeRecord(**values)
 
 
-def write_checkpoint(key: str, attempt: int, version: int) -> None:
+def write_checkpoint(key: str, attempt: int, version: int, sha256: str = "b" * 64) -> None:
     """A complete checkpoint folder, as the trainer lays it out."""
     store = get_store()
     store.write(f"{key}/adapter/adapter_model.safetensors", b"weights")
     manifest = {
         "format": 1,
         "identity": {"attempt": attempt, "version": version},
-        "files": {"adapter/adapter_model.safetensors": "b" * 64},
+        "files": {"adapter/adapter_model.safetensors": sha256},
     }
+    store.write(f"{key}/state/trainer.json", b"{}")
     store.write(f"{key}/manifest.json", json.dumps(manifest).encode())
 
 

@@ -1,5 +1,6 @@
 """The scripted trainer: takes batches in order, makes checkpoints durable, reports, crashes on demand."""
 
+import hashlib
 import random
 from datetime import datetime
 from typing import Any
@@ -23,9 +24,16 @@ class TrainerPart:
     checkpoints: dict[str, list[str]]
     send: Any
     heartbeat: Any
+    machine: str = ""  # what the bytes of a version depend on beside its batches
+    damaged: set[str]  # checkpoints that no trainer can read
+    metrics: dict[str, float]  # of every step, beside the usual ones
 
     def _start_trainer(self) -> None:
         job = self.trains.popleft()
+        if job.resume_from in self.damaged:
+            failed = TrainerFailed(code="damaged_checkpoint", message=f"{job.resume_from} is damaged", retryable=True)
+            self._say(ScriptedTrainer(job), "trainer_failed", failed, "failed")
+            return
         batch_ids = list(self.checkpoints.get(job.resume_from, []))
         trainer = ScriptedTrainer(job, version=len(batch_ids), batch_ids=batch_ids, started=True)
         self.trainers.append(trainer)
@@ -97,15 +105,18 @@ class TrainerPart:
         job, version = trainer.job, trainer.version
         key = f"runs/{job.run_id}/a{job.attempt}/v{version:06d}"
         publishes = bool(batch_id) or version == 3
+        # As exact as the real one: equal batches from equal weights give equal bytes, on the machine it is used to.
+        digest = hashlib.sha256(" ".join([self.machine, *trainer.batch_ids]).encode()).hexdigest()
         if publishes:
-            write_checkpoint(key, job.attempt, version)
+            write_checkpoint(key, job.attempt, version, digest)
             self.checkpoints[key] = list(trainer.batch_ids)
         if self._crashes(trainer):
             return
         body = StepReport(
             version=version, batch_id=batch_id, batch_ids=list(trainer.batch_ids), checkpoint=key if publishes else "",
-            adapter=f"{key}/adapter" if publishes else "", sha256="b" * 64 if publishes else "", num_bytes=1000,
-            metrics={"train/reward_mean": 0.5, "train/loss": 0.1, "train/grad_norm": 1.0, "train/cpu_seconds": 2.0},
+            adapter=f"{key}/adapter" if publishes else "", sha256=digest if publishes else "", num_bytes=1000,
+            metrics={"train/reward_mean": 0.5, "train/loss": 0.1, "train/grad_norm": 1.0, "train/cpu_seconds": 2.0}
+            | self.metrics,
             started_at=self.now.timestamp() - 2, finished_at=self.now.timestamp(), wait_seconds=0.5, train_seconds=1.5,
         )  # fmt: skip
         self._say(trainer, "step", body, f"v{version}")

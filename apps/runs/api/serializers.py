@@ -20,8 +20,9 @@ class AttemptSerializer(serializers.ModelSerializer[RunAttempt]):
     class Meta:
         model = RunAttempt
         fields = [
-            "number", "state", "worker", "activity", "resumed_version", "finished_version", "heartbeat_at",
-            "cpu_seconds", "memory_bytes", "created_at", "started_at", "ended_at", "ended_reason",
+            "number", "state", "worker", "activity", "resume_from", "resumed_version", "version", "finished_version",
+            "heartbeat_at", "cpu_seconds", "memory_bytes", "created_at", "started_at", "ended_at", "ended_code",
+            "ended_reason",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -37,7 +38,8 @@ class RunSerializer(serializers.ModelSerializer[Run]):
         model = Run
         fields = [
             "id", "project", "number", "name", "suite", "policy", "result", "retry_of", "state", "status_code",
-            "status_message", "step", "total_steps", "version", "confirmed_version", "train_cpu_seconds", "spec_hash",
+            "status_message", "step", "total_steps", "version", "confirmed_version", "last_good_version",
+            "train_cpu_seconds", "spec_hash",
             "created_by", "created_at", "started_at", "finished_at",
         ]  # fmt: skip
         read_only_fields = fields
@@ -98,6 +100,42 @@ class LedgerSerializer(serializers.Serializer[Any]):
     stale_tasks = TaskDropsSerializer(many=True)
 
 
+class TaskCostSerializer(serializers.Serializer[Any]):
+    task_id = serializers.UUIDField(source="task")
+    key = serializers.CharField()
+    num_groups = serializers.IntegerField()
+    num_retries = serializers.IntegerField()
+    num_cancelled = serializers.IntegerField()
+    total_seconds = serializers.FloatField()
+    seconds = serializers.FloatField(help_text="Of results that were stored.")
+    slowest_seconds = serializers.FloatField(help_text="Of its groups among the slowest of the run.")
+    retry_seconds = serializers.FloatField()
+    cancelled_seconds = serializers.FloatField()
+
+
+class ArmCostSerializer(serializers.Serializer[Any]):
+    """Stragglers that a draw let finish (wait) or cancelled (abort); those that no draw decided are in neither."""
+
+    arm = serializers.CharField()
+    num_groups = serializers.IntegerField()
+    seconds = serializers.FloatField()
+    recovery_seconds = serializers.FloatField(help_text="Of them after they were found to be stragglers.")
+    num_passed = serializers.IntegerField(help_text="Episodes whose verdict is pass.")
+
+
+class LongTailSerializer(serializers.Serializer[Any]):
+    """Episode-seconds: a second of one episode in flight, whether it waits for tokens, a tool or a verdict."""
+
+    num_groups = serializers.IntegerField()
+    num_slowest = serializers.IntegerField(help_text="A tenth of the finished groups, the slowest.")
+    total_seconds = serializers.FloatField()
+    slowest_seconds = serializers.FloatField()
+    retry_seconds = serializers.FloatField(help_text="Of dispatches that failed or were never heard of, at most.")
+    cancelled_seconds = serializers.FloatField(help_text="Of groups that were given up while they ran.")
+    tasks = TaskCostSerializer(many=True, help_text="Most expensive first, at most 50.")
+    arms = ArmCostSerializer(many=True)
+
+
 EPISODE_FIELDS = [
     "id", "index", "seed", "verdict", "success", "reward", "reason_code", "message", "evidence", "boundary",
     "stop_reason", "answer", "tamper", "flags", "num_turns", "num_tool_calls", "num_invalid_calls", "num_prompt_tokens",
@@ -128,7 +166,8 @@ class GroupSerializer(serializers.ModelSerializer[Group]):
         fields = [
             "id", "project", "run", "number", "task", "task_key", "task_hash", "split", "purpose", "state", "outcome",
             "outcome_reason", "boundary", "size", "policy_adapter", "policy_version", "num_shots", "sampling",
-            "dispatch", "requeue_of", "batch", "step", "age", "min_version", "max_version", "reward_mean",
+            "dispatch", "requeue_of", "straggler", "propensity", "retry_seconds", "cancelled_seconds", "batch", "step",
+            "age", "min_version", "max_version", "reward_mean",
             "reward_std", "num_scored", "duration_seconds", "created_at", "dispatched_at", "started_at", "finished_at",
         ]  # fmt: skip
         read_only_fields = fields

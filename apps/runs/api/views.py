@@ -22,6 +22,8 @@ from ratchet.idempotency import idempotent
 from ratchet.pagination import CursorPagination
 from ratchet.streaming import LinesResponse
 
+_MAX_TASKS = 50
+
 
 class RunFilter(django_filters.FilterSet):
     project = django_filters.CharFilter(field_name="project__slug")
@@ -139,6 +141,18 @@ class RunLedger(APIView):
             "stale_tasks": selectors.stale_tasks(run),
         }
         return Response(serializers.LedgerSerializer(body).data)
+
+
+class RunLongTail(APIView):
+    @extend_schema(responses=serializers.LongTailSerializer)
+    def get(self, request: Request, pk: str) -> Response:
+        """What the slowest groups, retries and cancelled stragglers cost, in all and by task."""
+        tail = selectors.long_tail(selectors.find_run(request.user, pk))
+        tail.tasks = tail.tasks[:_MAX_TASKS]
+        keys = selectors.task_keys(cost.task for cost in tail.tasks)
+        for cost in tail.tasks:
+            cost.key = keys[cost.task]
+        return Response(serializers.LongTailSerializer(tail).data)
 
 
 class RunCheckpoints(generics.ListAPIView[Checkpoint]):

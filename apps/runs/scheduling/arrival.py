@@ -33,8 +33,18 @@ class Arrival:
     reason: str = ""
 
 
-def judge_arrival(episodes: Sequence[ArrivedEpisode], *, size: int, newest_version: int) -> Arrival:
-    """Judge a training group of `size` episodes; `newest_version` is the newest that exists."""
+def judge_arrival(
+    episodes: Sequence[ArrivedEpisode],
+    *,
+    size: int,
+    newest_version: int,
+    least_scored: int = 2,
+    drops_zero_variance: bool = True,
+) -> Arrival:
+    """Judge a training group of `size` episodes; `newest_version` is the newest that exists.
+
+    An algorithm that does not compare siblings can use a single scored episode, and rewards that are all equal.
+    """
     rewards = [e.reward for e in episodes if e.reward is not None and math.isfinite(e.reward)]
     sampled = [e for e in episodes if e.num_sampled_tokens > 0]
     arrival = Arrival(
@@ -45,6 +55,11 @@ def judge_arrival(episodes: Sequence[ArrivedEpisode], *, size: int, newest_versi
         max_version=max((e.max_version for e in sampled), default=0),
     )
     outcome, reason = _drop(arrival, episodes, size, newest_version)
+    if outcome is None and arrival.num_scored < least_scored:
+        outcome = GroupOutcome.INFRASTRUCTURE_FAILED
+        reason = f"only {arrival.num_scored} of {size} episodes have a reward"
+    if outcome is None and drops_zero_variance and (arrival.reward_std or 0.0) <= ZERO_STD:
+        outcome, reason = GroupOutcome.ZERO_VARIANCE, f"all {arrival.num_scored} rewards are equal"
     return Arrival(**{**vars(arrival), "outcome": outcome, "reason": reason})
 
 
@@ -59,8 +74,4 @@ def _drop(
     if arrival.min_version < 0 or arrival.max_version > newest_version:
         versions = f"{arrival.min_version} to {arrival.max_version}"
         return GroupOutcome.REJECTED, f"tokens of versions {versions}, but the newest is {newest_version}"
-    if arrival.num_scored < 2:
-        return GroupOutcome.INFRASTRUCTURE_FAILED, f"only {arrival.num_scored} of {size} episodes have a reward"
-    if arrival.reward_std is None or arrival.reward_std <= ZERO_STD:
-        return GroupOutcome.ZERO_VARIANCE, f"all {arrival.num_scored} rewards are equal"
     return None, ""

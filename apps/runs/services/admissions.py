@@ -1,14 +1,13 @@
-"""Admission of training groups by the staleness rule, and their dispatch."""
+"""Admission of training groups by the staleness rule."""
 
 import random
-from datetime import datetime
 
 from django.db.models import Count, Max, Q
 
-from apps.runs.models import BatchState, FleetInstall, Group, GroupState, InstallState, Outcome, Run
+from apps.runs.models import BatchState, Group, GroupState, Outcome, Run
 from apps.runs.scheduling import admission, order
-from apps.runs.services.groups import UNFINISHED_STATES, create_group, dispatch_group, due
-from apps.runs.services.versions import adapter_name
+from apps.runs.services.groups import UNFINISHED_STATES, create_group
+from apps.runs.services.installs import adapter_name
 from apps.tasks.models import Task
 from apps.tasks.selectors import ready_tasks
 from gpu_workers.contracts.enums import Purpose, Split
@@ -58,6 +57,7 @@ def _demand(run: Run, spec: RunSpec) -> admission.Demand:
         max_staleness=spec.rollout.max_staleness,
         confirmed_version=run.confirmed_version,
         num_batches=run.batches.exclude(state=BatchState.ABANDONED).count(),
+        over_sampling=spec.rollout.over_sampling,
         **counts,
     )
 
@@ -97,18 +97,3 @@ def _sampling(spec: RunSpec, number: int) -> Sampling:
         top_p=spec.rollout.top_p,
         seed=order.group_seed(spec.seed, number),
     )
-
-
-def dispatch_pending(run: Run, spec: RunSpec, now: datetime) -> list[Group]:
-    """Send waiting groups, so many at a time; none while the fleet is being brought back to a confirmed version."""
-    repairs = FleetInstall.objects.filter(run=run, state=InstallState.REQUESTED, version__lte=run.confirmed_version)
-    if repairs.exists():
-        return []
-    running = run.groups.filter(state=GroupState.RUNNING).count()
-    free = admission.in_flight_limit(spec.rollout.prompts_per_batch) - running
-    if free <= 0:
-        return []
-    sent = list(due(run.groups.all(), now)[:free])
-    for group in sent:
-        dispatch_group(group)
-    return sent

@@ -3,6 +3,7 @@
 import secrets
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import takewhile
 
 import msgspec
 from django.db import transaction
@@ -29,13 +30,11 @@ def start_attempt(run: Run, spec: RunSpec, now: datetime) -> RunAttempt:
     """Lease the run's trainer to the next attempt and send its job. The run is locked."""
     previous = run.attempts.order_by("-number").first()
     number = previous.number + 1 if previous else 1
-    found = durable.find_unreported(run, previous) if previous else ""
-    newest = run.checkpoints.exclude(uri="").order_by("-version").first()
     attempt = RunAttempt.objects.create(
         run=run,
         number=number,
         token=number * 2**32 + secrets.randbits(32),
-        resume_from=found or (newest.uri if newest else ""),
+        resume_from=_checkpoint_to_resume(run, previous),
         lease_expires_at=now + QUEUE_LEASE,
     )
     job = TrainJob(
@@ -52,9 +51,18 @@ def start_attempt(run: Run, spec: RunSpec, now: datetime) -> RunAttempt:
     )
     transaction.on_commit(partial(messaging.send_train, job), robust=True)
     if number > 1:
-        start = f"from version {run.version}" if attempt.resume_from else "from the start"
+        start = f"from {attempt.resume_from}" if attempt.resume_from else "from the start"
         record_event(run, "attempt_started", f"Trainer attempt {number} was sent; it resumes {start}.", attempt=number)
     return attempt
+
+
+def _checkpoint_to_resume(run: Run, previous: RunAttempt | None) -> str:
+    """Key of the newest checkpoint that no trainer found damaged; empty: from the start."""
+    found = durable.find_unreported(run, previous) if previous else ""
+    if found:
+        return found
+    usable = run.checkpoints.filter(resumable=True).exclude(uri="").order_by("-version")
+    return next(filter(durable.can_resume, usable.values_list("uri", flat=True)), "")
 
 
 def find_alive(run_id: str, number: int, token: int) -> RunAttempt | None:
@@ -65,12 +73,12 @@ def find_alive(run_id: str, number: int, token: int) -> RunAttempt | None:
     return attempt
 
 
-def end_attempt(attempt: RunAttempt, reason: str, *, stop: bool = False) -> None:
+def end_attempt(attempt: RunAttempt, reason: str, *, stop: bool = False, code: str = "") -> None:
     """End a lease. `stop`: tell whoever still reads the attempt's queue to drop everything."""
     attempt.state = states.move_attempt(attempt.state, AttemptState.ENDED)
     attempt.ended_at = timezone.now()
-    attempt.ended_reason = reason
-    attempt.save(update_fields=["state", "ended_at", "ended_reason", "finished_version"])
+    attempt.ended_code, attempt.ended_reason = code[:40], reason
+    attempt.save(update_fields=["state", "ended_at", "ended_code", "ended_reason", "finished_version"])
     if stop:
         message = StopMessage(cancelled=True, reason=reason)
         run_id = str(attempt.run_id)
@@ -84,9 +92,11 @@ def end_alive(run: Run, *, reason: str, stop: bool) -> None:
         end_attempt(attempt, reason, stop=stop)
 
 
-def lose_attempt(run: Run, attempt: RunAttempt, reason: str) -> None:
+def lose_attempt(run: Run, attempt: RunAttempt, reason: str, code: str = "") -> None:
     """An attempt ended without finishing; the reconciler starts the next one. The run is locked."""
-    end_attempt(attempt, reason, stop=True)
+    end_attempt(attempt, reason, stop=True, code=code)
+    if code == durable.DAMAGED:
+        run.checkpoints.filter(uri=attempt.resume_from).update(resumable=False)
     record_event(
         run, "attempt_lost", f"Trainer attempt {attempt.number} ended: {reason}", WARNING, attempt=attempt.number
     )
@@ -108,13 +118,17 @@ def apply_heartbeat(heartbeat: Heartbeat, now: datetime) -> tuple[bool, bool]:
 
 
 def lost_without_progress(run: Run) -> list[RunAttempt]:
-    """Attempts that started and ended unfinished since the newest version was made, newest first.
+    """Attempts that started and ended unfinished since one got further than it had begun, newest first.
 
-    A run that goes on may outlive any number of restarts; jobs that nobody took up do not count.
+    A run that goes on may outlive any number of restarts; jobs that nobody took up do not count, nor those that only
+    found a checkpoint to be damaged: the next one starts from another.
     """
     newest = run.checkpoints.order_by("-version").first()
     lost = run.attempts.filter(started_at__isnull=False, finished_version__isnull=True, state=AttemptState.ENDED)
-    return list(lost.filter(number__gt=newest.attempt if newest else 0).order_by("-number"))
+    since = lost.exclude(ended_code=durable.DAMAGED).filter(number__gt=newest.attempt if newest else 0)
+    return list(
+        takewhile(lambda attempt: (attempt.version or 0) <= (attempt.resumed_version or 0), since.order_by("-number"))
+    )
 
 
 def spent_cpu_seconds(run: Run) -> float:

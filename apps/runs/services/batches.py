@@ -6,6 +6,7 @@ from functools import partial
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models import Count, QuerySet
 from django.utils import timezone
 
 from apps.runs import messaging, states
@@ -13,30 +14,46 @@ from apps.runs.events import WARNING, record_event
 from apps.runs.models import Batch, BatchState, Group, GroupState, Outcome, Run, RunAttempt
 from apps.runs.scheduling.batching import PlannedBatch, ReadyGroup, plan_batches
 from apps.runs.services.groups import close_group
+from apps.runs.services.stragglers import Stragglers
 from gpu_workers.contracts.enums import GroupOutcome
 from gpu_workers.contracts.messages import BatchGroup, BatchMessage
 from gpu_workers.contracts.runspec import RunSpec
 
+SUPPLIED = 2  # batches with the trainer, the one it trains included: another would only wait
 RESEND_AFTER = timedelta(seconds=60)  # a trainer that waits so long for a batch sent to it has lost the message
 
 
 def assemble(run: Run, spec: RunSpec, attempt: RunAttempt) -> list[Batch]:
-    """Close what is too old and send the batches that are full. The run is locked."""
-    rows = {group.id: group for group in _lock(run, GroupState.READY)}
+    """Close what is or will be too old and send the batches that are full. The run is locked."""
+    batch_size, bound = spec.rollout.prompts_per_batch, spec.rollout.max_staleness
+    states_of = dict(run.batches.values_list("state").annotate(n=Count("id")).order_by())
+    num_trained, num_sent = states_of.get(BatchState.TRAINED, 0), states_of.get(BatchState.SENT, 0)
+    next_index = num_trained + num_sent
+    rows = {group.id: group for group in _lock(run.groups.filter(state=GroupState.READY))}
+    ready = [ReadyGroup(group.id, group.number, group.min_version or 0) for group in rows.values()]
+    # Younger ones than these no batch of this plan can leave behind.
+    oldest = next_index + len(ready) // batch_size - bound
+    late = _lock(run.groups.filter(state=GroupState.RUNNING, policy_version__lte=oldest))
+    stragglers = Stragglers(run, spec, {group.id: group for group in late})
     plan = plan_batches(
-        [ReadyGroup(group.id, group.number, group.min_version or 0) for group in rows.values()],
-        next_index=run.batches.exclude(state=BatchState.ABANDONED).count(),
+        ready,
+        next_index=next_index,
         num_steps=run.total_steps,
-        batch_size=spec.rollout.prompts_per_batch,
-        max_staleness=spec.rollout.max_staleness,
+        batch_size=batch_size,
+        max_staleness=bound,
+        running=stragglers.running(),
+        arm_of=stragglers.arm_of,
+        trainer_supplied=lambda index: index - num_trained >= SUPPLIED,
     )
     for stale in plan.stale:
-        _close_stale(run, rows[stale.id], spec.rollout.max_staleness)
-    return [_create(run, attempt, planned, rows) for planned in plan.batches]
+        _close_stale(run, rows[stale.id], bound)
+    sent = [_create(run, attempt, planned, rows) for planned in plan.batches]
+    stragglers.leave_behind(plan.left_behind)
+    return sent
 
 
-def _lock(run: Run, state: GroupState) -> list[Group]:
-    return list(run.groups.filter(state=state).select_for_update(no_key=True, of=("self",)))
+def _lock(groups: QuerySet[Group]) -> list[Group]:
+    return list(groups.select_for_update(no_key=True, of=("self",)))
 
 
 def _close_stale(run: Run, group: Group, bound: int) -> None:
@@ -74,9 +91,13 @@ def _send(batch: Batch, members: list[Group]) -> None:
     transaction.on_commit(partial(messaging.send_batch, message), robust=True)
 
 
-def send_again(run: Run, attempt: RunAttempt) -> list[Batch]:
-    """Give a new attempt the batches that its checkpoint does not hold, in order."""
-    waiting = list(run.batches.filter(state=BatchState.SENT).exclude(attempt=attempt.number).order_by("index"))
+def send_again(run: Run, attempt: RunAttempt, version: int) -> list[Batch]:
+    """Give a new attempt the batches that its checkpoint of `version` does not hold, in order.
+
+    Those trained already are computed again: their groups are named by their rows and stay what they are.
+    """
+    missing = run.batches.exclude(state=BatchState.ABANDONED).filter(index__gte=version).order_by("index")
+    waiting = list(missing.exclude(attempt=attempt.number))
     for batch in waiting:
         _resend(batch, attempt.number, timezone.now())
     return waiting
@@ -86,8 +107,9 @@ def resend_lost(run: Run, attempt: RunAttempt, now: datetime) -> Batch | None:
     """The trainer waits for a batch that was sent long ago: send it again. Training it twice is refused there."""
     if attempt.activity != "waiting":
         return None
-    batch = run.batches.filter(state=BatchState.SENT, sent_at__lt=now - RESEND_AFTER).order_by("index").first()
-    if batch is None or batch.index != run.version:
+    sent = run.batches.exclude(state=BatchState.ABANDONED).filter(sent_at__lt=now - RESEND_AFTER)
+    batch = sent.filter(index=attempt.version or 0).first()
+    if batch is None:
         return None
     _resend(batch, attempt.number, now)
     record_event(run, "batch_resent", f"Batch {batch.index + 1} was sent again: the trainer still waits.", WARNING)

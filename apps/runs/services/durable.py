@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 import msgspec
 
@@ -10,9 +9,11 @@ from apps.runs.models import Run, RunAttempt
 from gpu_workers.contracts.store import StoreError
 from ratchet.store import get_store
 
+DAMAGED = "damaged_checkpoint"  # code of a trainer that cannot read what it was told to resume from
 _VERSION_FOLDER = re.compile(r"v(\d+)")
 _ADAPTER = "adapter"
 _WEIGHTS = f"{_ADAPTER}/adapter_model.safetensors"
+_STATE = "state/trainer.json"
 _MANIFEST = "manifest.json"  # written last: without it a folder does not count
 
 
@@ -38,13 +39,26 @@ def find_unreported(run: Run, previous: RunAttempt) -> str:
         paths = store.fs.ls(store.path(folder), detail=False)
     except FileNotFoundError:
         paths = []
-    versions = [int(m[1]) for path in paths if (m := _VERSION_FOLDER.fullmatch(PurePosixPath(path).name))]
+    versions = [version for path in paths if (version := _version(path))]
+    damaged = set(run.attempts.filter(ended_code=DAMAGED).values_list("resume_from", flat=True))
     for version in sorted(versions, reverse=True):
         key = f"{folder}/v{version:06d}"
-        if version > run.version and store.exists(f"{key}/{_MANIFEST}"):
+        if version > run.version and key not in damaged and store.exists(f"{key}/{_MANIFEST}"):
             return key
     # It may itself have been told to take over an unreported one, and died before it could say so.
-    return previous.resume_from if previous.resumed_version is None else ""
+    key = previous.resume_from
+    return key if previous.resumed_version is None and key not in damaged and _version(key) > run.version else ""
+
+
+def _version(key: str) -> int:
+    named = _VERSION_FOLDER.fullmatch(key.rpartition("/")[2])
+    return int(named[1]) if named else 0
+
+
+def can_resume(key: str) -> bool:
+    """Whether the folder is complete and still has its state: of old versions only what engines load is kept."""
+    store = get_store()
+    return store.exists(f"{key}/{_MANIFEST}") and store.exists(f"{key}/{_STATE}")
 
 
 def read(key: str) -> DurableVersion | None:

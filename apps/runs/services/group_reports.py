@@ -17,7 +17,7 @@ from apps.runs.signals import group_stored
 from gpu_workers.contracts.enums import UNSCORED_VERDICTS, Boundary, Purpose, Verdict
 from gpu_workers.contracts.groups import EpisodeRecord, VerdictRecord
 from gpu_workers.contracts.messages import GroupReport, Report
-from gpu_workers.contracts.runspec import parse_run_spec
+from gpu_workers.contracts.runspec import GROUP_ADVANTAGES, drops_zero_variance, parse_run_spec
 from gpu_workers.contracts.text import storable
 
 
@@ -70,7 +70,8 @@ def _apply_failure(group: Group, body: GroupReport) -> str:
     if group.dispatch >= attempts:
         # Nobody trains on them, and none has a reward; people look at them to see why.
         Episode.objects.bulk_create([_episode(group, record) for record in body.episodes])
-    again = groups.fail_dispatch(group, boundary=boundary, error=error, max_attempts=attempts)
+    seconds = body.duration_seconds
+    again = groups.fail_dispatch(group, boundary=boundary, error=error, max_attempts=attempts, seconds=seconds)
     if run is not None:
         then = "It is tried again." if again else f"Given up after {group.dispatch} tries."
         text = f"Group {group.number} failed at the {boundary} boundary: {error}. {then}"
@@ -94,7 +95,9 @@ def _base_model(group: Group) -> str:
 def _apply_result(group: Group, body: GroupReport) -> None:
     Episode.objects.bulk_create([_episode(group, record) for record in body.episodes])
     newest = group.run.version if group.run else max((e.max_version for e in body.episodes), default=0)
-    arrival = judge_arrival([_arrived(e) for e in body.episodes], size=group.size, newest_version=newest)
+    arrival = judge_arrival(
+        [_arrived(e) for e in body.episodes], size=group.size, newest_version=newest, **_use_of(group)
+    )
     problem = _inconsistency(body.episodes)
     group.state = states.move_group(group.state, GroupState.READY)
     _fill(group, body, arrival)
@@ -107,6 +110,15 @@ def _apply_result(group: Group, body: GroupReport) -> None:
             text = f"Group {group.number} was dropped: {group.outcome_reason}."
             record_event(group.run, f"group_{group.outcome}", text, WARNING, group=str(group.id))
     group_stored.send(sender=Group, group=group)
+
+
+def _use_of(group: Group) -> dict[str, Any]:
+    """What the run's algorithm can use of a group."""
+    if group.run is None:
+        return {}
+    spec = parse_run_spec(group.run.spec)
+    alone_is_enough = spec.algorithm.advantage not in GROUP_ADVANTAGES
+    return {"least_scored": 1 if alone_is_enough else 2, "drops_zero_variance": drops_zero_variance(spec)}
 
 
 def _fill(group: Group, body: GroupReport, arrival: Arrival) -> None:

@@ -1,5 +1,6 @@
 """Groups: admission, dispatch, results that never came, ends."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -15,13 +16,19 @@ from apps.runs.models import Group, GroupState, Outcome, Run
 from apps.runs.signals import group_stored
 from apps.tasks.models import Task
 from gpu_workers.contracts.enums import Purpose
-from gpu_workers.contracts.messages import PolicyRef, RolloutJob, Sampling
+from gpu_workers.contracts.messages import GroupSignal, PolicyRef, RolloutJob, Sampling
 from gpu_workers.contracts.runspec import parse_run_spec
 
 OPEN_STATES = (GroupState.PENDING, GroupState.RUNNING, GroupState.READY, GroupState.BATCHED)
 UNFINISHED_STATES = (GroupState.PENDING, GroupState.RUNNING)
 EVALUATION_ATTEMPTS = 3  # dispatches of an evaluation group
 DEADLINE_GRACE = timedelta(seconds=10)  # the worker's own time-out reports first
+DISPATCH_FIELDS = [
+    "state", "dispatch", "dispatched_at", "started_at", "not_before", "deadline_at", "policy_adapter", "policy_version",
+]  # fmt: skip
+CLOSE_FIELDS = [
+    "state", "outcome", "outcome_reason", "finished_at", "boundary", "transcript", "retry_seconds", "cancelled_seconds",
+]  # fmt: skip
 _BACKOFF_SECONDS = 2.0
 _MAX_BACKOFF_SECONDS = 60.0
 
@@ -68,7 +75,7 @@ def dispatch_group(group: Group) -> None:
     group.dispatch += 1
     group.dispatched_at, group.started_at, group.not_before = now, None, None
     group.deadline_at = now + timedelta(seconds=group.timeout_seconds)
-    group.save(update_fields=["state", "dispatch", "dispatched_at", "started_at", "not_before", "deadline_at"])
+    group.save(update_fields=DISPATCH_FIELDS)
     job = RolloutJob(
         group_id=str(group.id),
         attempt=group.dispatch,
@@ -92,27 +99,51 @@ def _audit_share(group: Group) -> float:
 
 def close_group(group: Group, outcome: Outcome | str, reason: str = "", *, announce: bool = False) -> None:
     """End a group in exactly one outcome. `announce`: nothing was stored, so receivers hear of it here."""
-    group.state = states.move_group(group.state, GroupState.CLOSED)
-    group.outcome = str(outcome)
-    group.outcome_reason = reason
-    group.finished_at = group.finished_at or timezone.now()
-    group.save(update_fields=["state", "outcome", "outcome_reason", "finished_at", "boundary", "transcript"])
+    _end(group, outcome, reason)
+    group.save(update_fields=CLOSE_FIELDS)
     if announce:
         group_stored.send(sender=Group, group=group)
 
 
-def fail_dispatch(group: Group, *, boundary: str, error: str, max_attempts: int) -> bool:
-    """The current dispatch gave no result: wait and try again, or close. Returns whether it tries again."""
+def _end(group: Group, outcome: Outcome | str, reason: str) -> None:
+    now = timezone.now()
+    if group.state == GroupState.RUNNING:
+        group.cancelled_seconds += group.size * _seconds_since(group.dispatched_at, now)
+    group.state = states.move_group(group.state, GroupState.CLOSED)
+    group.outcome = str(outcome)
+    group.outcome_reason = reason
+    group.finished_at = group.finished_at or now
+
+
+def give_up(groups: Sequence[Group], outcome: Outcome, reason: str) -> None:
+    """Close groups whatever they are doing, and tell the workers that run them to stop."""
+    running = [str(group.id) for group in groups if group.state == GroupState.RUNNING]
+    for group in groups:
+        _end(group, outcome, reason)
+    Group.objects.bulk_update(groups, CLOSE_FIELDS, batch_size=500)
+    if running:
+        signal = GroupSignal(group_ids=running, reason=reason)
+        transaction.on_commit(partial(messaging.signal_groups, signal), robust=True)
+
+
+def _seconds_since(start: datetime | None, now: datetime) -> float:
+    return max(0.0, (now - start).total_seconds()) if start else 0.0
+
+
+def fail_dispatch(group: Group, *, boundary: str, error: str, max_attempts: int, seconds: float) -> bool:
+    """The current dispatch gave no result in `seconds`: wait and try again, or close. Returns whether it tries on."""
     group.boundary = boundary[:16]
     group.outcome_reason = error
+    group.retry_seconds += group.size * max(0.0, seconds)
     if group.dispatch >= max_attempts:
+        group.state = states.move_group(group.state, GroupState.PENDING)  # nobody runs it any more
         close_group(group, Outcome.INFRASTRUCTURE_FAILED, f"{error} (tried {group.dispatch} times)", announce=True)
         return False
     group.state = states.move_group(group.state, GroupState.PENDING)
     wait = min(_MAX_BACKOFF_SECONDS, _BACKOFF_SECONDS * 2 ** (group.dispatch - 1))
     group.not_before = timezone.now() + timedelta(seconds=wait)
     group.deadline_at = None
-    group.save(update_fields=["state", "boundary", "outcome_reason", "not_before", "deadline_at", "transcript"])
+    group.save(update_fields=[*CLOSE_FIELDS, "not_before", "deadline_at"])
     return True
 
 
@@ -138,18 +169,16 @@ def expire(groups: QuerySet[Group], max_attempts: int, now: datetime) -> list[Gr
     late = list(overdue(groups, now))
     for group in late:
         error = f"no result within {group.timeout_seconds:.0f} s of dispatch {group.dispatch}"
-        fail_dispatch(group, boundary="infrastructure", error=error, max_attempts=max_attempts)
+        seconds = _seconds_since(group.dispatched_at, now)
+        fail_dispatch(group, boundary="infrastructure", error=error, max_attempts=max_attempts, seconds=seconds)
     return late
 
 
 def cancel_open(run: Run, reason: str) -> int:
     """Cancel all open groups of a locked run."""
-    opened = run.groups.filter(state__in=OPEN_STATES).select_for_update(no_key=True, of=("self",))
-    count = 0
-    for group in opened:
-        close_group(group, Outcome.CANCELLED, reason)
-        count += 1
-    return count
+    opened = list(run.groups.filter(state__in=OPEN_STATES).select_for_update(no_key=True, of=("self",)))
+    give_up(opened, Outcome.CANCELLED, reason)
+    return len(opened)
 
 
 def adapters_in_use(names: list[str]) -> set[str]:

@@ -126,6 +126,13 @@ def parent_adapter(run: Run) -> list[AdapterInstall]:
     return [AdapterInstall(name=policy.engine_name, uri=policy.adapter, sha256=policy.adapter_sha256, version=0)]
 
 
+def adapter_name(run: Run, version: int) -> str:
+    """Adapter of a version on the engines; empty: the bare base model."""
+    if version <= 0:
+        return run.policy.engine_name
+    return run.checkpoints.get(version=version).engine_name
+
+
 def find_checkpoint(name: str) -> Checkpoint | None:
     """The checkpoint behind an adapter name `run-<id>.a<attempt>@v<version>`."""
     head, _, version = name.removeprefix("run-").rpartition("@v")
@@ -165,6 +172,8 @@ def ensure_adapters(group: Group, base_model: str) -> FleetInstall | None:
         return None
     same = Group.objects.filter(project_id=group.project_id, run=run, state__in=groups.UNFINISHED_STATES)
     names = {group.policy_adapter, *same.values_list("policy_adapter", flat=True).distinct()}
+    if run is not None:
+        names.add(adapter_name(run, run.confirmed_version))  # what groups that are sent again will name
     install = resolve_adapters(group.project_id, names)
     if not install and run is None:
         return None

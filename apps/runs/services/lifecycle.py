@@ -10,6 +10,7 @@ from apps.audit.services import record
 from apps.runs import messaging, states
 from apps.runs.events import ERROR, INFO, WARNING, record_event
 from apps.runs.models import FINAL_RUN_STATES, BatchState, EventLevel, Run, RunState
+from apps.runs.scheduling.halting import Halt
 from apps.runs.services import attempts, groups, installs
 from apps.runs.signals import run_changed
 
@@ -48,6 +49,21 @@ def end_run(run: Run, target: RunState, *, code: str = "", message: str = "", by
     groups.cancel_open(run, reason=f"the run was {target}")
     move_run(run, target, code=code, message=message, by=by)
     installs.retire_all(run)
+
+
+def halt_run(run: Run, halt: Halt) -> None:
+    """End a locked run because a rule says so; the message names the last checkpoint from before the rule was broken.
+
+    For rules of the apps above as well: they lock the run, and see to it that it is not over yet.
+    """
+    good = run.checkpoints.exclude(uri="")
+    if halt.since_step:
+        good = good.filter(version__lt=halt.since_step)
+    run.last_good_version = good.order_by("-version").values_list("version", flat=True).first()
+    run.save(update_fields=["last_good_version"])
+    none = "There is no good checkpoint: start again from the policy it began with."
+    last = none if run.last_good_version is None else f"Last good checkpoint: version {run.last_good_version}."
+    end_run(run, RunState.HALTED, code=halt.code, message=f"{halt.message} {last}")
 
 
 def abandon_batches(run: Run) -> None:

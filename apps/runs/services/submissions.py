@@ -16,7 +16,7 @@ from apps.runs.signals import run_changed
 from apps.tasks.models import SplitName, Suite, SuiteState
 from apps.tasks.selectors import ready_tasks, resolve_suite
 from gpu_workers.contracts.enums import Split
-from gpu_workers.contracts.runspec import Algorithm, RunSpec, SpecError, parse_run_spec, spec_hash
+from gpu_workers.contracts.runspec import Algorithm, RunSpec, SpecError, Update, parse_run_spec, spec_hash
 from ratchet.problems import Problem
 
 _MAX_LISTED = 20
@@ -75,6 +75,9 @@ def _parse(spec: Any) -> RunSpec:
         parsed = parse_run_spec(spec)
     except SpecError as error:
         raise _invalid(error.path, error.message) from error
+    if parsed.trainer.update is Update.FULL:
+        # The trainer can; but a fleet that can only load adapters could neither sample from nor evaluate the result.
+        raise _invalid("trainer.update", "full: engines load adapters only so far, use lora")
     if len(parsed.name) > _MAX_NAME:
         raise _invalid("name", f"has more than {_MAX_NAME} characters")
     return parsed

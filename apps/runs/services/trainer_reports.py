@@ -9,12 +9,15 @@ from django.utils import timezone
 
 from apps.runs import states
 from apps.runs.events import ERROR, WARNING, record_event
-from apps.runs.models import AttemptState, Batch, BatchState, Checkpoint, Run, RunAttempt, RunState
+from apps.runs.models import AttemptState, Batch, BatchState, Checkpoint, Run, RunAttempt, RunState, RunStep
+from apps.runs.scheduling.halting import HEALTH_METRICS, Halt
 from apps.runs.services import attempts, batches, durable
-from apps.runs.services.lifecycle import end_run
+from apps.runs.services.lifecycle import end_run, halt_run
 from apps.runs.signals import checkpoint_published, run_changed, step_stored
 from gpu_workers.contracts.messages import Report, StepReport, TrainerFailed, TrainerFinished, TrainerStarted
-from gpu_workers.contracts.runspec import Algorithm
+from gpu_workers.contracts.runspec import Algorithm, parse_run_spec
+
+NON_FINITE = "non_finite_gradients"  # code of a trainer that refused update after update: a rule, not a failure
 
 
 def _speaker(run: Run, report: Report) -> RunAttempt | str:
@@ -42,30 +45,28 @@ def apply_started(run: Run, report: Report) -> str:
         attempt.state = states.move_attempt(attempt.state, AttemptState.RUNNING)
     attempt.started_at = attempt.started_at or timezone.now()
     attempt.lease_expires_at = timezone.now() + attempts.LEASE
-    attempt.resumed_version = body.resumed_version
+    attempt.resumed_version = attempt.version = body.resumed_version
     attempt.worker = attempt.worker or (body.host or report.worker)[:200]
-    attempt.save(update_fields=["state", "started_at", "lease_expires_at", "resumed_version", "worker"])
+    attempt.save(update_fields=["state", "started_at", "lease_expires_at", "resumed_version", "version", "worker"])
     if is_supervised(run):
         run.total_steps = body.total_steps
         run.save(update_fields=["total_steps"])
     if not _adopt(run, attempt, body):
         return ""
-    sent = batches.send_again(run, attempt)
+    sent = batches.send_again(run, attempt, body.resumed_version)
     again = f"; {len(sent)} batches were sent again" if sent else ""
+    if body.resumed_version < run.version:
+        again += f". It computes up to the published version {run.version} again, which must give the same bytes"
     text = f"Trainer attempt {attempt.number} started at version {body.resumed_version}{again}."
     record_event(run, "trainer_started", text, attempt=attempt.number, version=body.resumed_version)
     return ""
 
 
 def _adopt(run: Run, attempt: RunAttempt, body: TrainerStarted) -> bool:
-    """Bring the run to the version the trainer resumed from. False: the two do not fit, and the run failed."""
-    if body.resumed_version < run.version:
-        message = (
-            f"The trainer resumed at version {body.resumed_version}, but version {run.version} was published: its "
-            "checkpoint is missing or damaged. Restore the object store, or retry the run from the start."
-        )
-        end_run(run, RunState.FAILED, code="checkpoint_lost", message=message)
-        return False
+    """Bring the run to the version the trainer resumed from. False: the two do not fit, and the run failed.
+
+    A trainer behind the published version (newer checkpoints were lost) computes the batches in between again.
+    """
     if not is_supervised(run):
         rows = list(run.batches.exclude(state=BatchState.ABANDONED).order_by("index"))
         known = [str(batch.id) for batch in rows[: body.resumed_version]]
@@ -104,8 +105,11 @@ def apply_step(run: Run, report: Report) -> str:
     attempt = _speaker(run, report)
     if isinstance(attempt, str):
         return attempt
-    if run.checkpoints.filter(version=body.version).exists():
-        return f"version {body.version} is stored already"
+    attempt.version = max(attempt.version or 0, body.version)
+    attempt.save(update_fields=["version"])
+    known = run.checkpoints.filter(version=body.version).first()
+    if known is not None:
+        return _compare_replayed(run, attempt, known, body)
     if not is_supervised(run):
         refused = _mark_batches(run, body)
         if refused:
@@ -116,9 +120,33 @@ def apply_step(run: Run, report: Report) -> str:
         run.version = max(run.version, body.version)
     run.train_cpu_seconds = attempts.spent_cpu_seconds(run)
     run.save(update_fields=["step", "version", "train_cpu_seconds"])
+    RunStep.objects.get_or_create(
+        run=run, number=body.version, defaults={"values": _health(body), "at": timezone.now()}
+    )
     record_event(run, "step", _describe(body), step=body.version, attempt=attempt.number)
     step_stored.send(sender=Run, run=run, checkpoint=checkpoint, report=body, attempt=attempt.number)
     run_changed.send(sender=Run, run=run)
+    return ""
+
+
+def _compare_replayed(run: Run, attempt: RunAttempt, known: Checkpoint, body: StepReport) -> str:
+    """A version that exists was computed again: its bytes must be those that were published, else nothing is exact."""
+    if known.attempt == attempt.number or not body.checkpoint:
+        return f"version {body.version} is stored already"
+    if body.sha256 != known.sha256:
+        message = (
+            f"Version {body.version} computed again by attempt {attempt.number} differs from what attempt "
+            f"{known.attempt} published (digest {body.sha256[:12]}… against {known.sha256[:12]}…), so the run cannot "
+            "go on exactly. Its trainer ran on another machine, number of threads or build: retry the run, or start a "
+            f"new one from the adapter of version {known.version}."
+        )
+        end_run(run, RunState.FAILED, code="resume_diverged", message=message)
+        return ""
+    # Equal bytes keep the name that engines know them by; the folder is the one that is whole.
+    known.uri, known.adapter, known.resumable = body.checkpoint, body.adapter, True
+    known.save(update_fields=["uri", "adapter", "resumable"])
+    text = f"Version {body.version} was computed again from its batches, byte for byte as published."
+    record_event(run, "version_replayed", text, version=body.version, attempt=attempt.number)
     return ""
 
 
@@ -126,6 +154,12 @@ def _with_nan(body: dict[str, Any]) -> dict[str, Any]:
     """NaN travels as null; a metric that is none is a value too, and must not cost the step."""
     metrics = body.get("metrics") or {}
     return body | {"metrics": {name: math.nan if value is None else value for name, value in metrics.items()}}
+
+
+def _health(body: StepReport) -> dict[str, float | None]:
+    """What the stop rules look at; JSON has no NaN."""
+    found = {name: body.metrics[name] for name in HEALTH_METRICS if name in body.metrics}
+    return {name: value if math.isfinite(value) else None for name, value in found.items()}
 
 
 def _mark_batches(run: Run, body: StepReport) -> str:
@@ -193,8 +227,12 @@ def apply_failed(run: Run, report: Report) -> str:
         return "the attempt has ended already"
     reason = f"{body.code}: {body.message}"
     if body.retryable:
-        attempts.lose_attempt(run, attempt, reason)
+        attempts.lose_attempt(run, attempt, reason, body.code)
         return ""
     record_event(run, "trainer_failed", reason, ERROR, attempt=attempt.number)
+    if body.code == NON_FINITE:
+        since = max(1, run.step - parse_run_spec(run.spec).limits.max_skipped_updates + 1)
+        halt_run(run, Halt(body.code, f"{body.message}.", since))
+        return ""
     end_run(run, RunState.FAILED, code=body.code[:40], message=body.message)
     return ""

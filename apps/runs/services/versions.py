@@ -1,18 +1,18 @@
 """Which policy version the fleet holds for a run, and which it should hold next."""
 
+from functools import partial
+
+from django.db import transaction
 from django.dispatch import receiver
 
+from apps.runs import messaging
 from apps.runs.events import record_event
-from apps.runs.models import FleetInstall, InstallState, Run
+from apps.runs.models import FleetInstall, GroupState, InstallState, Run
 from apps.runs.services import installs
 from apps.runs.signals import install_finished, run_changed
-
-
-def adapter_name(run: Run, version: int) -> str:
-    """Adapter of a version on the engines; empty: the bare base model."""
-    if version <= 0:
-        return run.policy.engine_name
-    return run.checkpoints.get(version=version).engine_name
+from gpu_workers.contracts.messages import GroupSignal, PolicyRef
+from gpu_workers.contracts.runspec import parse_run_spec
+from gpu_workers.contracts.scheduling import Stragglers
 
 
 def install_versions(run: Run) -> FleetInstall | None:
@@ -46,4 +46,19 @@ def confirm_version(install: FleetInstall, **kwargs: object) -> None:
     pause = f"; generation paused {install.pause_seconds:.2f} s" if install.pause_seconds else ""
     text = f"Version {install.version} is confirmed by {max(1, len(install.engines))} engine(s){pause}."
     record_event(run, "installed", text, version=install.version, engines=install.engines)
+    _move_episodes(run)
     run_changed.send(sender=Run, run=run)
+
+
+def _move_episodes(run: Run) -> None:
+    """Partial rollouts: episodes under way go on with the version that was just confirmed, if the spec says so."""
+    rollout = parse_run_spec(run.spec).rollout
+    if rollout.stragglers is not Stragglers.CONTINUE:
+        return
+    running = run.groups.filter(state=GroupState.RUNNING, policy_version__lt=run.confirmed_version)
+    ids = [str(key) for key in running.values_list("id", flat=True)]
+    if not ids:
+        return
+    name = installs.adapter_name(run, run.confirmed_version)
+    policy = PolicyRef(adapter=name, version=run.confirmed_version, num_shots=rollout.num_shots)
+    transaction.on_commit(partial(messaging.signal_groups, GroupSignal(group_ids=ids, policy=policy)), robust=True)

@@ -77,19 +77,6 @@ def test_batches_the_checkpoint_lacks_are_sent_again_in_order(world, make_plane)
     until_trained(plane, run)
 
 
-def test_a_trainer_behind_the_published_version_fails_the_run(world, make_plane):
-    plane = make_plane()
-    run = plane.submit(world, run_spec())
-    plane.play(until=lambda: fresh(run).version >= 2)
-    plane.trainers[0].dead = True
-    plane.checkpoints.clear()  # the store has lost them
-    plane.pass_time(60)
-    plane.play(until=lambda: fresh(run).state == RunState.FAILED)
-    assert fresh(run).status_code == "checkpoint_lost"
-    assert "Restore the object store" in fresh(run).status_message
-    assert selectors.ledger(run).adds_up
-
-
 def test_a_checkpoint_of_other_batches_fails_the_run(world, make_plane):
     plane = make_plane()
     run = plane.submit(world, run_spec())

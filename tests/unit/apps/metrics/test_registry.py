@@ -4,7 +4,8 @@ import pytest
 
 from apps.metrics.measurements import _interval
 from apps.metrics.registry import METRICS, Axis, Source, describe
-from gpu_workers.algorithms.corrections import MismatchSums
+from gpu_workers.algorithms.policy_loss import PolicySums
+from gpu_workers.algorithms.value_loss import ValueSums
 from gpu_workers.trainer.batches import BatchStatistics
 
 
@@ -17,7 +18,7 @@ def test_names_units_and_definitions_are_complete():
 
 
 def test_the_trainers_own_names_are_known():
-    sent = BatchStatistics().metrics() | MismatchSums().metrics()
+    sent = BatchStatistics().metrics() | PolicySums().metrics() | ValueSums().metrics()
     assert len(sent) > 10
     assert {f"train/{name}" for name in sent} <= set(METRICS)
 

@@ -20,6 +20,9 @@ def _post(client, body: str):
         ({"steps": 99_999_999_999}, "steps"),
         ({"rollout": {"max_new_tokens": 10**9}}, "rollout.max_new_tokens"),
         ({"rollout": {"group_timeout_seconds": -1}}, "rollout.group_timeout_seconds"),
+        ({"rollout": {"top_p": 0.9}}, "rollout.top_p"),
+        ({"algorithm": {"correction": "none"}}, "algorithm.correction"),
+        ({"trainer": {"update": "full"}}, "trainer.update"),
     ],
 )
 def test_a_spec_beyond_its_bounds_is_refused_with_the_path(client_of, engineer, project, changes, path):

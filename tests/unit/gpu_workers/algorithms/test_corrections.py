@@ -5,34 +5,62 @@ import math
 import pytest
 import torch
 
-from gpu_workers.algorithms.corrections import MismatchSums, correction_weights, mismatch_sums
-from gpu_workers.contracts.runspec import Correction
+from gpu_workers.algorithms.corrections import MismatchSums, correct
+from gpu_workers.contracts.runspec import AlgorithmSpec, Correction
 
 OLD = torch.tensor([-1.0, -2.0, -0.5])
 BEHAVIOUR = torch.tensor([-1.0 - math.log(3.0), -2.0, -0.5 + math.log(2.0)])  # ratios 3, 1, 1/2
+EPISODES = torch.tensor([4, 4, 9])
+TIS = AlgorithmSpec(correction=Correction.TIS, correction_cap=2.0)
 
 
-def test_tis_truncates_from_above_only():
-    weights = correction_weights(Correction.TIS, OLD, BEHAVIOUR, cap=2.0)
+@pytest.mark.parametrize("kind", [Correction.TIS, Correction.DECOUPLED])
+def test_tis_truncates_from_above_only(kind: Correction):
+    weights, sums = correct(AlgorithmSpec(correction=kind, correction_cap=2.0), OLD, BEHAVIOUR, EPISODES)
     torch.testing.assert_close(weights, torch.tensor([2.0, 1.0, 0.5]))
+    assert (sums.num_truncated, sums.num_masked) == (1, 0)
+
+
+def test_icepop_drops_tokens_outside_its_bounds_and_truncates_nothing():
+    spec = AlgorithmSpec(correction=Correction.ICEPOP, icepop_low=0.6, icepop_high=5.0)
+    weights, sums = correct(spec, OLD, BEHAVIOUR, EPISODES)
+    torch.testing.assert_close(weights, torch.tensor([3.0, 1.0, 0.0]))
+    assert (sums.num_truncated, sums.num_masked) == (0, 1)
+    edges = torch.tensor([math.log(0.6) - 1e-6, math.log(0.6) + 1e-6, math.log(5.0) - 1e-6, math.log(5.0) + 1e-6])
+    weights, _ = correct(spec, edges, torch.zeros(4), torch.zeros(4, dtype=torch.int64))
+    assert (weights > 0).tolist() == [False, True, True, False]
 
 
 def test_no_correction_weighs_one():
-    assert correction_weights(Correction.NONE, OLD, BEHAVIOUR, cap=2.0).tolist() == [1.0, 1.0, 1.0]
+    assert correct(AlgorithmSpec(correction=Correction.NONE), OLD, BEHAVIOUR, EPISODES)[0].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_the_sequence_mask_drops_whole_episodes_by_a_bound_that_shrinks_with_length():
+    # Episode 0: 4 tokens, mean .3, .3·√4 = .6. Episode 1: 1 token, .5·√1 = .5. Episode 2: ±.9, mean 0.
+    old = torch.tensor([0.3, 0.3, 0.3, 0.3, -0.5, 0.9, -0.9])
+    episodes = torch.tensor([0, 0, 0, 0, 1, 2, 2])
+    for bound, kept in ((0.61, [1, 1, 1]), (0.55, [0, 1, 1]), (0.4, [0, 0, 1])):
+        spec = AlgorithmSpec(correction=Correction.NONE, sequence_mask=bound)
+        weights, sums = correct(spec, old, torch.zeros(7), episodes)
+        assert weights.tolist() == [float(kept[int(episode)]) for episode in episodes]
+        assert sums.num_dropped_episodes == 3 - sum(kept)
+        assert sums.metrics()["dropped_episode_share"] == pytest.approx((3 - sum(kept)) / 3)
 
 
 def test_weights_carry_no_gradient():
     old = OLD.clone().requires_grad_()
-    assert not correction_weights(Correction.TIS, old, BEHAVIOUR, cap=2.0).requires_grad
+    for kind in Correction:
+        assert not correct(AlgorithmSpec(correction=kind, sequence_mask=1.0), old, BEHAVIOUR, EPISODES)[0].requires_grad
 
 
 def test_extreme_differences_stay_finite():
-    weights = correction_weights(Correction.TIS, torch.tensor([0.0, -500.0]), torch.tensor([-500.0, 0.0]), cap=1e30)
-    torch.testing.assert_close(weights, torch.tensor([math.exp(20.0), math.exp(-20.0)]))
+    spec = AlgorithmSpec(correction=Correction.TIS, correction_cap=1e6)
+    weights, _ = correct(spec, torch.tensor([0.0, -500.0]), torch.tensor([-500.0, 0.0]), EPISODES[:2])
+    torch.testing.assert_close(weights, torch.tensor([1e6, math.exp(-20.0)]))
 
 
 def test_metrics_are_those_before_truncation():
-    metrics = mismatch_sums(OLD, BEHAVIOUR, cap=2.0).metrics()
+    metrics = correct(TIS, OLD, BEHAVIOUR, EPISODES)[1].metrics()
     assert metrics["logprob_mismatch_mean"] == pytest.approx((math.log(3) + 0 + math.log(2)) / 3, rel=1e-6)
     assert metrics["logprob_mismatch_max"] == pytest.approx(math.log(3), rel=1e-6)
     k3 = (3 - 1 - math.log(3) + 0 + 0.5 - 1 + math.log(2)) / 3
@@ -43,8 +71,8 @@ def test_metrics_are_those_before_truncation():
 
 
 def test_sums_add_over_micro_batches():
-    whole = mismatch_sums(OLD, BEHAVIOUR, cap=2.0).metrics()
-    parts = mismatch_sums(OLD[:1], BEHAVIOUR[:1], cap=2.0) + mismatch_sums(OLD[1:], BEHAVIOUR[1:], cap=2.0)
-    assert parts.metrics() == pytest.approx(whole)
-    assert mismatch_sums(OLD[:0], BEHAVIOUR[:0], cap=2.0) == MismatchSums()
+    whole = correct(TIS, OLD, BEHAVIOUR, EPISODES)[1].metrics()
+    parts = [correct(TIS, OLD[part], BEHAVIOUR[part], EPISODES[part])[1] for part in (slice(0, 2), slice(2, 3))]
+    assert (parts[0] + parts[1]).metrics() == pytest.approx(whole)
+    assert correct(TIS, OLD[:0], BEHAVIOUR[:0], EPISODES[:0])[1] == MismatchSums()
     assert MismatchSums().metrics()["effective_sample_size"] == 0.0

@@ -1,4 +1,7 @@
-"""Run by torchrun in test_world: steps on fixed batches, resumes from the checkpoint, prints rank 0's metrics."""
+"""Run by torchrun in test_world: steps on fixed batches, resumes from the checkpoint, prints rank 0's metrics.
+
+`python ranks.py HOME OUTPUT CASE [CHECKPOINT]`: with a checkpoint, only the step after it is taken.
+"""
 
 import json
 import sys
@@ -6,31 +9,56 @@ from pathlib import Path
 
 import torch
 
+from gpu_workers.contracts.runspec import RunSpec
 from gpu_workers.models import tiny
 from gpu_workers.models.folder import read_description
-from gpu_workers.trainer.backend import BaseModel, LoraTrainer
+from gpu_workers.trainer.backend import BaseModel, PolicyTrainer
 from gpu_workers.trainer.world import join_world, leave_world
 from tests.unit.gpu_workers.trainer.synthetic import make_groups, make_spec
 
 MAX_ROW_TOKENS = 40
+FULL = {"update": "full"}
+CASES: dict[str, dict[str, object]] = {
+    "lora": {"algorithm": {"num_updates_per_batch": 2}},
+    "full": {"trainer": FULL, "algorithm": {"num_updates_per_batch": 2, "kl_coefficient": 0.1}},
+    "gspo": {"algorithm": {"kind": "gspo", "num_updates_per_batch": 2, "clip_low": 0.01, "clip_high": 0.01}},
+    "ppo": {
+        "trainer": FULL | {"activation_checkpointing": True},
+        "algorithm": {"kind": "ppo", "num_updates_per_batch": 2, "entropy_coefficient": 0.01},
+    },
+    "bfloat16-lora": {"trainer": {"compute_dtype": "bfloat16"}},
+    "bfloat16-full": {"trainer": FULL | {"compute_dtype": "bfloat16"}},
+}
 
 
-def main(home: Path, output: Path) -> None:
+def spec_of(case: str) -> RunSpec:
+    return make_spec(**CASES[case], optimiser={"learning_rate": 1e-3, "warmup_steps": 0})
+
+
+def main(home: Path, output: Path, case: str, checkpoint: Path | None = None) -> None:
     torch.set_num_threads(1)
     world = join_world()
     folder = home / "models" / tiny.NAME
     base = BaseModel(tiny.NAME, folder, read_description(folder).fingerprint)
-    spec = make_spec(algorithm={"num_updates_per_batch": 2})
 
-    def make() -> LoraTrainer:
-        return LoraTrainer(spec, base, max_row_tokens=MAX_ROW_TOKENS, world=world)
+    def make() -> PolicyTrainer:
+        return PolicyTrainer(spec_of(case), base, max_row_tokens=MAX_ROW_TOKENS, world=world)
 
+    steps = []
+    if checkpoint is None:
+        trainer = make()
+        # Three prompts over two ranks: rows of unequal numbers of tokens.
+        steps.append(trainer.step("b0", make_groups(0))[0])
+        mine = output / f"rank-{world.rank}"  # a folder of its own, as on hosts that share none
+        trainer.save(mine)
+        world.broadcast("written")
+        if world.is_main:
+            for other in range(world.size):
+                (output / f"rank-{other}").rename(output / "one") if other == 0 else merge(output, other)
+        world.broadcast("merged")
+        checkpoint = output / "one"
     trainer = make()
-    steps = [trainer.step("b0", make_groups(0))[0]]
-    trainer.save(output / "one")
-    world.broadcast("written")
-    trainer = make()
-    trainer.load(output / "one")
+    trainer.load(checkpoint)
     # One row for two ranks: the second has nothing to do but keep step.
     steps.append(trainer.step("b1", make_groups(1, num_groups=1, size=2))[0])
     trainer.save(output / "two")
@@ -39,5 +67,12 @@ def main(home: Path, output: Path) -> None:
     leave_world(world)
 
 
+def merge(output: Path, rank: int) -> None:
+    """What a store does with the folders of several ranks under one key."""
+    for file in (output / f"rank-{rank}").rglob("*"):
+        if file.is_file():
+            file.rename(output / "one" / file.relative_to(output / f"rank-{rank}"))
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], *map(Path, sys.argv[4:]))

@@ -5,7 +5,7 @@ import numpy as np
 from gpu_workers.contracts.groups import EpisodeTokens, encode_group
 from gpu_workers.contracts.runspec import RunSpec, parse_run_spec
 from gpu_workers.contracts.seams import TrainGroup
-from gpu_workers.trainer.backend import BaseModel, LoraTrainer
+from gpu_workers.trainer.backend import BaseModel, PolicyTrainer
 
 
 def make_spec(**changes: object) -> RunSpec:
@@ -47,5 +47,5 @@ def make_groups(seed: int, num_groups: int = 3, size: int = 4, *, turns: int = 1
     return groups
 
 
-def make_trainer(base: BaseModel, spec: RunSpec, **options: object) -> LoraTrainer:
-    return LoraTrainer(spec, base, **options)  # type: ignore[arg-type]
+def make_trainer(base: BaseModel, spec: RunSpec, **options: object) -> PolicyTrainer:
+    return PolicyTrainer(spec, base, **options)  # type: ignore[arg-type]

@@ -166,7 +166,7 @@ def test_the_parent_policy_is_version_zero(spec: RunSpec, place: Workplace):
     )
     backend = child._load()
     expected = adapter_of(place, last)
-    assert all(torch.equal(backend.parameters[name], expected[name]) for name in expected)
+    assert all(torch.equal(backend.policy.parameters[name], expected[name]) for name in expected)
     assert backend.version == 0
     wrong = job(spec, run_id="c", parent_checkpoint=last["adapter"], parent_sha256="0" * 64)
     with pytest.raises(RuntimeError, match="damaged"):
@@ -189,13 +189,18 @@ def test_only_the_newest_states_are_kept(spec: RunSpec, place: Workplace, monkey
         checkpoints.check_folder(folder, part="adapter")
 
 
-def test_three_refused_updates_in_a_row_end_the_run(spec: RunSpec, place: Workplace, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("limit", [1, 3])
+def test_refused_updates_in_a_row_end_the_run(
+    spec: RunSpec, place: Workplace, monkeypatch: pytest.MonkeyPatch, limit: int
+):
+    limits = msgspec.structs.replace(spec.limits, max_skipped_updates=limit)
+    spec = msgspec.structs.replace(spec, limits=limits)
     attempt = TrainerAttempt(job(spec), place, Recorder())
     backend = attempt._load()
     with torch.no_grad():
-        backend.model.norm[0] = float("nan")
+        backend.policy.model.norm[0] = float("nan")
     monkeypatch.setattr(attempt, "_load", lambda: backend)
-    with pytest.raises(AttemptError, match="3 updates in a row") as caught:
+    with pytest.raises(AttemptError, match=f"{limit} updates in a row.*at version {limit} .*of episode") as caught:
         attempt.run(Queue(place.store, 4))
     failure = describe_failure(caught.value)
     assert (failure.code, failure.retryable) == ("non_finite_gradients", False)

@@ -8,6 +8,8 @@ import torch
 
 from gpu_workers.trainer import checkpoints
 from gpu_workers.trainer.checkpoints import CheckpointError, Identity, TrainerState
+from gpu_workers.trainer.sharded import save_sharded
+from gpu_workers.trainer.world import ALONE
 
 IDENTITY = Identity(run_id="r", attempt=2, version=3, spec_hash="s" * 64, base_fingerprint="b" * 64)
 
@@ -17,7 +19,8 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
     state = TrainerState(version=3, batch_ids=["a"], num_updates=3, num_skipped_updates=0, random_states={})
-    checkpoints.write_state(tmp_path, {"master.x": torch.arange(3.0)}, state)
+    save_sharded(tmp_path / "state", {"master.x": torch.arange(3.0)}, ALONE)
+    checkpoints.write_trainer(tmp_path, state)
     checkpoints.seal(tmp_path, IDENTITY)
     return tmp_path
 
@@ -25,9 +28,8 @@ def folder(tmp_path: Path) -> Path:
 def test_a_whole_checkpoint_passes(folder: Path):
     manifest = checkpoints.check_folder(folder, spec_hash="s" * 64, base_fingerprint="b" * 64)
     assert manifest.identity == IDENTITY
-    tensors, state = checkpoints.read_state(folder)
-    assert tensors["master.x"].tolist() == [0.0, 1.0, 2.0]
-    assert state.batch_ids == ["a"]
+    assert checkpoints.read_trainer(folder).batch_ids == ["a"]
+    assert any(name.endswith(".safetensors") for name in manifest.files if name.startswith("state/"))
 
 
 def test_without_its_manifest_it_does_not_count(folder: Path):
@@ -43,9 +45,10 @@ def test_a_torn_manifest_is_refused(folder: Path):
         checkpoints.check_folder(folder)
 
 
-@pytest.mark.parametrize(
-    "name", ["state/tensors.safetensors", "state/trainer.json", "adapter/adapter_model.safetensors"]
-)
+SHARD = "state/shard-00001-model-00001-of-00001.safetensors"
+
+
+@pytest.mark.parametrize("name", [SHARD, "state/trainer.json", "adapter/adapter_model.safetensors"])
 def test_damage_anywhere_is_refused_naming_the_file(folder: Path, name: str):
     path = folder / name
     path.write_bytes(path.read_bytes()[:-1])
@@ -57,7 +60,7 @@ def test_damage_anywhere_is_refused_naming_the_file(folder: Path, name: str):
 
 
 def test_one_part_can_be_checked_alone(folder: Path):
-    (folder / "state" / "tensors.safetensors").unlink()
+    (folder / SHARD).unlink()
     checkpoints.check_folder(folder, part="adapter")
     with pytest.raises(CheckpointError):
         checkpoints.check_folder(folder, part="state")

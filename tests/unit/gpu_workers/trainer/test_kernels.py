@@ -1,10 +1,9 @@
 """Each fused function against its plain formula, in value and gradient."""
 
-import pytest
 import torch
 import torch.nn.functional as F
 
-from gpu_workers.trainer.kernels import LoraLinear, RmsNorm, SwiGlu, TokenLogprobs
+from gpu_workers.trainer.kernels import LoraLinear, RmsNorm, SwiGlu
 
 
 def leaf(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -23,8 +22,10 @@ def compare(fused: torch.Tensor, plain: torch.Tensor, leaves: list[torch.Tensor]
 
 
 def test_rms_norm():
-    x, weight = leaf(5, 8), leaf(8, seed=1).detach()
-    compare(RmsNorm.apply(x, weight, 1e-5), F.rms_norm(x, (8,), weight, 1e-5), [x])
+    x, weight = leaf(5, 8), leaf(8, seed=1)
+    compare(RmsNorm.apply(x, weight, 1e-5), F.rms_norm(x, (8,), weight, 1e-5), [x, weight])
+    frozen = weight.detach()
+    compare(RmsNorm.apply(x, frozen, 1e-5), F.rms_norm(x, (8,), frozen, 1e-5), [x])
 
 
 def test_swiglu():
@@ -37,15 +38,3 @@ def test_lora_linear_with_several_outputs():
     a, b = [leaf(2, 6, seed=2), leaf(3, 6, seed=3)], [leaf(4, 2, seed=4), leaf(5, 3, seed=5)]
     delta = torch.cat([x @ a[0].T @ b[0].T, x @ a[1].T @ b[1].T], dim=1)
     compare(LoraLinear.apply(x, weight, 1.5, *a, *b), x @ weight.T + 1.5 * delta, [x, *a, *b])
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-@pytest.mark.parametrize("rows", [0, 1, 130])
-def test_token_logprobs_over_chunks(temperature: float, rows: int):
-    hidden, head = leaf(rows, 6), leaf(11, 6, seed=1).detach()
-    target = torch.arange(rows) % 11
-    fused, entropy = TokenLogprobs.apply(hidden, head, target, temperature)
-    log_p = (hidden @ head.T / temperature).log_softmax(-1)
-    compare(fused, log_p.gather(1, target[:, None])[:, 0], [hidden])
-    torch.testing.assert_close(entropy, -(log_p.exp() * log_p).sum(-1).detach(), atol=1e-5, rtol=1e-4)
-    assert not entropy.requires_grad

@@ -11,14 +11,14 @@ from transformers import LlamaForCausalLM
 
 from gpu_workers.contracts.runspec import LoraSpec
 from gpu_workers.trainer.backend import BaseModel
-from gpu_workers.trainer.llama import PackedLlama
+from gpu_workers.trainer.export import save_adapter
+from gpu_workers.trainer.llama import PackedLlama, TrainedParts
 from gpu_workers.trainer.model import (
     ModelLoadError,
     adapter_parameters,
     load_adapter,
     load_model,
     read_shape,
-    save_adapter,
 )
 from gpu_workers.trainer.packing import TokenSequence, pack
 
@@ -26,12 +26,13 @@ from gpu_workers.trainer.packing import TokenSequence, pack
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
 
 LORA = LoraSpec(rank=4, alpha=8.0)
+PARTS = TrainedParts(LORA, torch.float32)
 TEMPERATURE = 0.7
 
 
 @pytest.fixture
 def model(base: BaseModel) -> PackedLlama:
-    model = load_model(base.folder, LORA, seed=3)
+    model = load_model(base.folder, PARTS, seed=3)
     generator = torch.Generator().manual_seed(9)
     with torch.no_grad():
         for name, parameter in adapter_parameters(model).items():
@@ -77,7 +78,7 @@ def test_packed_equals_separate_sequences_in_value_and_gradient(model, reference
     rows = pack(items, max_row_tokens=limit)
     assert len(rows) == (1 if limit > 1000 else 4)
     for row in rows:
-        logprob, _ = model(row, TEMPERATURE)
+        logprob = model(row, TEMPERATURE).logprob_U
         values = logprob[torch.from_numpy(row.edge_T)]
         for index, want in enumerate(expected):
             mine = values[torch.from_numpy(row.sequence_T == index)]
@@ -95,14 +96,14 @@ def test_packed_equals_separate_sequences_in_value_and_gradient(model, reference
 
 def test_entropy_is_that_of_the_distribution_at_the_temperature(model, reference):
     (row,) = pack(sequences()[:1], max_row_tokens=1000)
-    _, entropy = model(row, TEMPERATURE)
+    entropy = model(row, TEMPERATURE).entropy_U
     tokens = torch.from_numpy(row.tokens_N)[None]
     log_p = (reference(tokens).logits[0, int(row.source_U[0])] / TEMPERATURE).log_softmax(-1)
     assert float(entropy[0]) == pytest.approx(float(-(log_p.exp() * log_p).sum().detach()), rel=1e-5)
 
 
 def test_a_fresh_adapter_changes_nothing_and_follows_the_seed(base: BaseModel):
-    one, same, other = (load_model(base.folder, LORA, seed=seed) for seed in (1, 1, 2))
+    one, same, other = (load_model(base.folder, PARTS, seed=seed) for seed in (1, 1, 2))
     (row,) = pack(sequences()[:1], max_row_tokens=1000)
     assert all(not p.any() for name, p in adapter_parameters(one).items() if "lora_B" in name)
     assert torch.equal(one(row)[0], other(row)[0])
@@ -117,10 +118,9 @@ def test_a_fresh_adapter_changes_nothing_and_follows_the_seed(base: BaseModel):
 
 
 def test_an_adapter_survives_the_round_trip(base: BaseModel, model: PackedLlama, tmp_path: Path):
-    sha256, num_bytes = save_adapter(adapter_parameters(model), tmp_path, lora=LORA, base_name="tiny")
-    assert (tmp_path / "adapter_model.safetensors").stat().st_size == num_bytes
-    copy = load_model(base.folder, LORA, seed=77)
-    load_adapter(copy, tmp_path, lora=LORA, sha256=sha256)
+    sha256 = save_adapter(adapter_parameters(model), tmp_path, lora=LORA, base_name="tiny")
+    copy = load_model(base.folder, PARTS, seed=77)
+    load_adapter(copy, tmp_path, sha256=sha256)
     for left, right in zip(adapter_parameters(model).values(), adapter_parameters(copy).values(), strict=True):
         assert torch.equal(left, right)
 
@@ -128,11 +128,11 @@ def test_an_adapter_survives_the_round_trip(base: BaseModel, model: PackedLlama,
 def test_a_wrong_adapter_is_refused_with_the_reason(base: BaseModel, model: PackedLlama, tmp_path: Path):
     save_adapter(adapter_parameters(model), tmp_path, lora=LORA, base_name="tiny")
     with pytest.raises(ModelLoadError, match=r"set lora\.rank"):
-        load_adapter(model, tmp_path, lora=LoraSpec(rank=8, alpha=8.0))
+        load_adapter(load_model(base.folder, TrainedParts(LoraSpec(rank=8), torch.float32), seed=0), tmp_path)
     with pytest.raises(ModelLoadError, match="damaged"):
-        load_adapter(model, tmp_path, lora=LORA, sha256="0" * 64)
+        load_adapter(model, tmp_path, sha256="0" * 64)
     with pytest.raises(ModelLoadError, match="not a PEFT adapter folder"):
-        load_adapter(model, tmp_path / "nowhere", lora=LORA)
+        load_adapter(model, tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
@@ -151,4 +151,4 @@ def test_missing_weights_are_named(base: BaseModel, tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes((base.folder / "model.safetensors").read_bytes())
     with pytest.raises(ModelLoadError, match=r"model\.layers\.2"):
-        load_model(tmp_path, LORA, seed=0)
+        load_model(tmp_path, PARTS, seed=0)

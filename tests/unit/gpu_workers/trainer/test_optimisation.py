@@ -1,11 +1,13 @@
 """Learning-rate schedule, refusal of bad gradients, and the optimiser's state across a save."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
-from gpu_workers.contracts.runspec import OptimiserSpec
-from gpu_workers.trainer.optimisation import AdapterOptimiser, learning_rate
+from gpu_workers.contracts.runspec import OptimiserSpec, Schedule
+from gpu_workers.trainer.optimisation import Optimiser, learning_rate
 
 
 def test_warm_up_then_constant():
@@ -19,9 +21,25 @@ def test_linear_decay_never_reaches_zero_within_the_run():
     assert rates == pytest.approx([0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0])
 
 
-def make(value: float = 1.0) -> tuple[dict[str, nn.Parameter], AdapterOptimiser]:
+def test_cosine_and_the_share_a_schedule_ends_at():
+    spec = OptimiserSpec(learning_rate=1.0, warmup_steps=1, schedule=Schedule.COSINE, min_rate_share=0.2)
+    rates = [learning_rate(spec, step, 5) for step in range(7)]
+    halves = [0.5 * (1 + math.cos(math.pi * k / 4)) for k in range(5)]
+    assert rates == pytest.approx([1.0, *[0.2 + 0.8 * half for half in halves[0:]][0:5], 0.2])
+    line = OptimiserSpec(learning_rate=2.0, warmup_steps=0, schedule=Schedule.LINEAR, min_rate_share=0.5)
+    assert [learning_rate(line, step, 4) for step in (0, 2, 4)] == pytest.approx([2.0, 1.5, 1.0])
+
+
+def test_weight_decay_acts_on_matrices_only():
+    parameters = {"matrix": nn.Parameter(torch.ones(2, 2)), "norm": nn.Parameter(torch.ones(2))}
+    Optimiser(parameters, OptimiserSpec(learning_rate=0.1, weight_decay=0.5)).step(0.1)
+    assert parameters["matrix"].detach().flatten().tolist() == pytest.approx([0.95] * 4)
+    assert parameters["norm"].tolist() == [1.0, 1.0]
+
+
+def make(value: float = 1.0) -> tuple[dict[str, nn.Parameter], Optimiser]:
     parameters = {"a": nn.Parameter(torch.full((2,), value)), "b": nn.Parameter(torch.ones(1))}
-    return parameters, AdapterOptimiser(parameters, OptimiserSpec(learning_rate=0.1, grad_clip=1.0))
+    return parameters, Optimiser(parameters, OptimiserSpec(learning_rate=0.1, grad_clip=1.0))
 
 
 def test_a_step_is_adamw_on_the_clipped_gradient():
@@ -42,7 +60,7 @@ def test_a_non_finite_gradient_changes_nothing(bad: float):
     _, applied = optimiser.step(0.1)
     assert not applied
     assert parameters["a"].tolist() == [1.0, 1.0]
-    assert optimiser.tensors() == {}
+    assert optimiser.moments() == {}
 
 
 def test_state_survives_exactly():
@@ -54,9 +72,10 @@ def test_state_survives_exactly():
     with torch.no_grad():
         for name, parameter in copies.items():
             parameter.copy_(parameters[name])
-    other.load({name: value.clone() for name, value in optimiser.tensors().items()})
+    assert other.empty_moments().keys() == optimiser.moments().keys()
+    other.restore({name: value.clone() for name, value in optimiser.moments().items()}, num_updates=3)
     for pair, chosen in ((parameters, optimiser), (copies, other)):
         pair["a"].grad = torch.tensor([0.3, 0.7])
         chosen.step(0.1)
     assert torch.equal(parameters["a"], copies["a"])
-    assert optimiser.tensors().keys() == other.tensors().keys()
+    assert optimiser.moments().keys() == other.moments().keys()
