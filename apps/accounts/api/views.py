@@ -1,19 +1,19 @@
 """REST of accounts: projects, members, tokens, the caller."""
 
-from typing import Any, cast
+from typing import cast
 
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
-from rest_framework import generics, status
+from rest_framework import status
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from apps.accounts import selectors, services
 from apps.accounts.api import serializers
 from apps.accounts.models import ApiToken, Membership, Project, User
 from apps.accounts.permissions import Permission, find_project, not_found, visible_projects
-from ratchet.idempotency import idempotent
+from ratchet.bodies import read_body
+from ratchet.endpoints import Endpoint, ListEndpoint
 from ratchet.problems import Problem
 
 
@@ -22,7 +22,7 @@ def caller(request: Request) -> User:
     return cast(User, request.user)
 
 
-class ProjectList(generics.ListAPIView[Project]):
+class ProjectList(ListEndpoint[Project]):
     serializer_class = serializers.ProjectSerializer
     queryset = Project.objects.none()
 
@@ -32,25 +32,19 @@ class ProjectList(generics.ListAPIView[Project]):
     @extend_schema(request=serializers.ProjectSerializer, responses={201: serializers.ProjectSerializer})
     def post(self, request: Request) -> Response:
         """Make a project. Superusers only."""
-        return idempotent(request, lambda: self._create(request))
-
-    def _create(self, request: Request) -> Response:
-        data = serializers.ProjectSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        project = services.create_project(
-            slug=data.validated_data["slug"], title=data.validated_data.get("title", ""), by=caller(request)
-        )
+        values = read_body(request, serializers.ProjectSerializer)
+        project = services.create_project(slug=values["slug"], title=values.get("title", ""), by=caller(request))
         location = f"/api/v1/projects/{project.slug}/"
         return Response(serializers.ProjectSerializer(project).data, status=201, headers={"Location": location})
 
 
-class ProjectDetail(APIView):
+class ProjectDetail(Endpoint):
     @extend_schema(responses=serializers.ProjectSerializer)
     def get(self, request: Request, slug: str) -> Response:
         return Response(serializers.ProjectSerializer(find_project(request.user, slug)).data)
 
 
-class MemberList(generics.ListAPIView[Membership]):
+class MemberList(ListEndpoint[Membership]):
     serializer_class = serializers.MembershipSerializer
     queryset = Membership.objects.none()
 
@@ -61,32 +55,25 @@ class MemberList(generics.ListAPIView[Membership]):
     @extend_schema(request=serializers.MembershipSerializer, responses={201: serializers.MembershipSerializer})
     def post(self, request: Request, slug: str) -> Response:
         """Give a user a role in the project."""
-        return idempotent(request, lambda: self._create(request, slug))
-
-    def _create(self, request: Request, slug: str) -> Response:
         project = find_project(request.user, slug, Permission.MEMBER_MANAGE)
-        data = serializers.MembershipSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        username = data.validated_data["user"]["username"]
+        values = read_body(request, serializers.MembershipSerializer)
+        username = values["user"]["username"]
         user = User.objects.filter(username=username).first()
         if user is None:
             raise Problem(
                 "unknown_user", 400, f"There is no user {username!r}.", [{"path": "username", "message": "is unknown"}]
             )
-        member = services.add_member(project=project, user=user, role=data.validated_data["role"], by=caller(request))
+        member = services.add_member(project=project, user=user, role=values["role"], by=caller(request))
         return Response(serializers.MembershipSerializer(member).data, status=status.HTTP_201_CREATED)
 
 
-class MemberDetail(APIView):
+class MemberDetail(Endpoint):
     @extend_schema(request=serializers.RoleSerializer, responses=serializers.MembershipSerializer)
     def put(self, request: Request, slug: str, username: str) -> Response:
         """Change a member's role."""
         member = self._member(request, slug, username)
-        data = serializers.RoleSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        member = services.add_member(
-            project=member.project, user=member.user, role=data.validated_data["role"], by=caller(request)
-        )
+        values = read_body(request, serializers.RoleSerializer)
+        member = services.add_member(project=member.project, user=member.user, role=values["role"], by=caller(request))
         return Response(serializers.MembershipSerializer(member).data)
 
     @extend_schema(responses={204: None})
@@ -101,7 +88,7 @@ class MemberDetail(APIView):
         return selectors.find_member(request.user, project, username)
 
 
-class TokenList(generics.ListAPIView[ApiToken]):
+class TokenList(ListEndpoint[ApiToken]):
     serializer_class = serializers.TokenSerializer
     queryset = ApiToken.objects.none()
 
@@ -111,9 +98,7 @@ class TokenList(generics.ListAPIView[ApiToken]):
     @extend_schema(request=serializers.TokenCreateSerializer, responses={201: serializers.IssuedTokenSerializer})
     def post(self, request: Request) -> Response:
         """Issue a token for yourself. It takes no Idempotency-Key: a kept answer would keep the secret."""
-        data = serializers.TokenCreateSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        values: dict[str, Any] = data.validated_data
+        values = read_body(request, serializers.TokenCreateSerializer)
         user = caller(request)
         project = find_project(user, values["project"]) if values.get("project") else None
         issued = services.issue_token(
@@ -124,7 +109,7 @@ class TokenList(generics.ListAPIView[ApiToken]):
         return Response(body, status=status.HTTP_201_CREATED, headers={"Location": location})
 
 
-class TokenDetail(APIView):
+class TokenDetail(Endpoint):
     @extend_schema(responses=serializers.TokenSerializer)
     def get(self, request: Request, pk: str) -> Response:
         return Response(serializers.TokenSerializer(self._token(request, pk)).data)
@@ -143,7 +128,7 @@ class TokenDetail(APIView):
         return token
 
 
-class Me(APIView):
+class Me(Endpoint):
     @extend_schema(responses=serializers.MeSerializer)
     def get(self, request: Request) -> Response:
         """Who the token or session belongs to, and what they may do where."""

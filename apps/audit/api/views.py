@@ -12,15 +12,14 @@ from django.db.models import QuerySet
 from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from apps.accounts.permissions import Permission, find_project, permitted_projects
 from apps.audit import selectors
 from apps.audit.api.serializers import AuditEventSerializer, ChainSerializer
 from apps.audit.models import AuditEvent
+from ratchet.endpoints import Endpoint, ListEndpoint
 from ratchet.problems import Problem
 
 _PROJECT = OpenApiParameter("project", str, description="slug of the project", required=True)
@@ -41,7 +40,7 @@ class AuditFilter(django_filters.FilterSet):
         return events.filter(project_id__in=projects.values("pk"))
 
 
-class AuditList(generics.ListAPIView[AuditEvent]):
+class AuditList(ListEndpoint[AuditEvent]):
     serializer_class = AuditEventSerializer
     queryset = AuditEvent.objects.none()
     filterset_class = AuditFilter
@@ -50,7 +49,7 @@ class AuditList(generics.ListAPIView[AuditEvent]):
         return selectors.visible_events(self.request.user)
 
 
-class AuditVerify(APIView):
+class AuditVerify(Endpoint):
     @extend_schema(parameters=[_PROJECT], responses=ChainSerializer)
     def get(self, request: Request) -> Response:
         """Recompute the project's hash chain and say whether it is whole."""
@@ -58,7 +57,9 @@ class AuditVerify(APIView):
         return Response(ChainSerializer(asdict(selectors.verify_chain(project))).data)
 
 
-class AuditExport(APIView):
+class AuditExport(Endpoint):
+    streams = True
+
     @extend_schema(
         parameters=[_PROJECT, OpenApiParameter("as", str, enum=["jsonl", "csv"], description="default jsonl")],
         responses={(200, "application/x-ndjson"): OpenApiTypes.STR, (200, "text/csv"): OpenApiTypes.STR},

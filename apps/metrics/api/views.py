@@ -8,11 +8,11 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from apps.metrics.registry import METRICS
 from apps.metrics.selectors import Cursor, live_state, series
 from apps.runs.selectors import find_run
+from ratchet.endpoints import Endpoint
 
 
 class MetricSerializer(serializers.Serializer[Any]):
@@ -30,7 +30,7 @@ class SeriesSerializer(MetricSerializer):
     measured = serializers.BooleanField()
 
 
-class RunMetrics(APIView):
+class RunMetrics(Endpoint):
     @extend_schema(
         parameters=[OpenApiParameter("name", OpenApiTypes.STR, many=True, description="Only these series.")],
         responses=SeriesSerializer(many=True),
@@ -41,7 +41,7 @@ class RunMetrics(APIView):
         return Response(SeriesSerializer(series(run, request.query_params.getlist("name")), many=True).data)
 
 
-class RunLive(APIView):
+class RunLive(Endpoint):
     @extend_schema(
         parameters=[
             OpenApiParameter("cursor", OpenApiTypes.INT, description="Last point seen."),
@@ -58,7 +58,7 @@ class RunLive(APIView):
         return Response(live_state(run, since, known_tables=query.get("mark", "")))
 
 
-class MetricRegistry(APIView):
+class MetricRegistry(Endpoint):
     @extend_schema(responses=MetricSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Every metric the platform knows."""

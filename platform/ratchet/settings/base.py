@@ -158,7 +158,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PARSER_CLASSES": ["ratchet.parsers.StrictJSONParser"],
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
     "DEFAULT_PAGINATION_CLASS": "ratchet.pagination.CursorPagination",
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "ratchet.schema.ApiSchema",
     "EXCEPTION_HANDLER": "ratchet.problems.problem_handler",
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
 }
@@ -174,6 +174,7 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
+    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "ratchet.schema.complete"],
     "ENUM_NAME_OVERRIDES": {
         "AttemptStateEnum": "apps.runs.models.AttemptState",
         "ChannelMoveKindEnum": "apps.policies.models.MoveKind",
