@@ -16,6 +16,7 @@ ROUTES = {
     queues.JOB_TRAIN: {"queue": queues.TRAIN},
     queues.JOB_FLEET: {"queue": queues.FLEET},
     queues.JOB_INGEST: {"queue": queues.INGEST},
+    queues.JOB_INGEST_POINTS: {"queue": queues.INGEST},
     queues.JOB_HEARTBEAT: {"queue": queues.HEARTBEAT},
 }
 # A message whose worker died is sent again by the reconciler at its deadline; the broker's own

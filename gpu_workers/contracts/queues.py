@@ -9,6 +9,7 @@ TRAIN = "train"  # one long job per run attempt
 FLEET = "fleet"  # installs policy versions on engines
 
 JOB_INGEST = "ratchet.ingest_report"
+JOB_INGEST_POINTS = "ratchet.ingest_points"
 JOB_HEARTBEAT = "ratchet.heartbeat"
 JOB_ROLLOUT = "ratchet.rollout_group"
 JOB_VERIFY = "ratchet.verify_tasks"

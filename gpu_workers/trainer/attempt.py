@@ -8,7 +8,6 @@ from typing import Protocol
 
 import msgspec
 
-from gpu_workers.contracts.groups import jsonable
 from gpu_workers.contracts.messages import (
     BatchMessage,
     Heartbeat,
@@ -18,6 +17,7 @@ from gpu_workers.contracts.messages import (
     TrainerStarted,
     TrainJob,
 )
+from gpu_workers.contracts.points import body_of
 from gpu_workers.contracts.runspec import Algorithm, RunSpec, parse_run_spec
 from gpu_workers.contracts.seams import Published, TrainGroup
 from gpu_workers.contracts.store import ObjectStore
@@ -250,7 +250,7 @@ def make_report(job: TrainJob, name: str, kind: str, body: msgspec.Struct) -> Re
     return Report(
         report_id=f"{job.run_id}.a{job.attempt}.{name}",
         kind=kind,
-        body=jsonable(body),
+        body=body_of(body),
         worker=socket.gethostname(),
         sent_at=time.time(),
         run_id=job.run_id,

@@ -10,6 +10,7 @@ use_settings()
 _TICK_SECONDS = 2.0
 _REAP_SECONDS = 5.0
 _RESEND_SECONDS = 60.0
+_SEAL_SECONDS = 60.0
 
 
 def _tick(task: str, seconds: float) -> dict[str, object]:
@@ -45,6 +46,7 @@ app.conf.update(
     },
     task_routes={
         queues.JOB_INGEST: {"queue": queues.INGEST},
+        queues.JOB_INGEST_POINTS: {"queue": queues.INGEST},
         queues.JOB_HEARTBEAT: {"queue": queues.HEARTBEAT},
         queues.JOB_ROLLOUT: {"queue": queues.ROLLOUT},
         queues.JOB_VERIFY: {"queue": queues.VERIFY},
@@ -60,6 +62,7 @@ app.conf.update(
         "resend checks": _tick("apps.tasks.jobs.resend_checks", _RESEND_SECONDS),
         "resend reports": _tick("apps.tasks.jobs.resend_reports", _RESEND_SECONDS),
         "resend measurements": _tick("apps.tasks.jobs.resend_measurements", _RESEND_SECONDS),
+        "seal metrics": _tick("apps.metrics.jobs.seal_idle", _SEAL_SECONDS),
         "advance evaluations": _tick("apps.evaluations.jobs.tick", _TICK_SECONDS),
     },
 )

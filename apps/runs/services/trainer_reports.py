@@ -1,6 +1,5 @@
 """Reports of a trainer attempt: started, steps, finished, failed. The run is locked; dead attempts are refused."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from apps.runs.services import attempts, batches, durable
 from apps.runs.services.lifecycle import end_run
 from apps.runs.signals import checkpoint_published, run_changed, step_stored
 from gpu_workers.contracts.messages import Report, StepReport, TrainerFailed, TrainerFinished, TrainerStarted
+from gpu_workers.contracts.points import read_values
 from gpu_workers.contracts.runspec import Algorithm
 
 
@@ -123,9 +123,8 @@ def apply_step(run: Run, report: Report) -> str:
 
 
 def _with_nan(body: dict[str, Any]) -> dict[str, Any]:
-    """NaN travels as null; a metric that is none is a value too, and must not cost the step."""
-    metrics = body.get("metrics") or {}
-    return body | {"metrics": {name: math.nan if value is None else value for name, value in metrics.items()}}
+    """NaN and infinities travel as text; a metric that is one is a value too, and must not cost the step."""
+    return body | {"metrics": read_values(body.get("metrics") or {})}
 
 
 def _mark_batches(run: Run, body: StepReport) -> str:

@@ -1,0 +1,130 @@
+"""The journal of a run's points: batches numbered in the order of their commits, names bounded."""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import partial
+from uuid import UUID
+
+import numpy as np
+from django.db import connection, transaction
+from django.db.models import F
+from numpy.typing import NDArray
+
+from apps.metrics import sealing
+from apps.metrics.models import MetricHead, MetricSeries
+from apps.metrics.packing import Points, pack
+from apps.runs.events import WARNING, record_event
+from apps.runs.models import Run
+
+MAX_SERIES = 2000  # of one run, all attempts; more names than that are a mistake, not metrics
+_MAX_MET = 1000
+
+
+class UnknownRun(LookupError):
+    """There is no such run."""
+
+
+_Key = tuple[UUID, int, bool]  # run, attempt, measured
+_met: OrderedDict[_Key, dict[str, int]] = OrderedDict()  # ids of committed series that this process has used
+
+_LOCK_HEAD = """
+UPDATE metrics_metrichead SET revision = revision + 1, num_points = num_points + %s, num_unsealed = num_unsealed + %s,
+    changed_at = now() WHERE run_id = %s RETURNING revision, num_unsealed, num_series
+"""
+_INSERT = """
+INSERT INTO metrics_metricbatch
+    (run_id, revision, attempt, source, seq, num_points, series, index, data, skew_seconds, stored_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, now())
+"""
+
+
+def append(
+    run_id: UUID,
+    names: Sequence[str],
+    index: NDArray[np.uint16],
+    points: Points,
+    *,
+    attempt: int,
+    measured: bool = False,
+    source: str = "",
+    seq: int | None = None,
+    skew_seconds: float = 0.0,
+) -> None:
+    """Add a batch to the journal of its run. Writers of one run wait for each other from here to their commit."""
+    with connection.cursor() as cursor:
+        revision, num_unsealed, num_series = _lock_head(run_id, len(points))
+        met = _met.get((run_id, attempt, measured), {})
+        ids = {name: met[name] for name in names if name in met}
+        if len(ids) < len(names):
+            ids |= _make_series(run_id, attempt, measured, [n for n in names if n not in ids], MAX_SERIES - num_series)
+        if len(ids) < len(names):
+            points, index = _refuse(run_id, names, ids, points, index)
+            num_unsealed = MetricHead.objects.values_list("num_unsealed", flat=True).get(pk=run_id)
+        chosen = [ids.get(name, 0) for name in names]
+        cursor.execute(
+            _INSERT,
+            [
+                run_id, revision, attempt, source, seq, len(points), chosen, index.astype("<u2").tobytes(),
+                pack(points), skew_seconds,
+            ],
+        )  # fmt: skip
+    if sealing.is_due(num_unsealed, num_series):
+        sealing.seal(run_id)
+
+
+def _lock_head(run_id: UUID, count: int) -> tuple[int, int, int]:
+    with connection.cursor() as cursor:
+        cursor.execute(_LOCK_HEAD, [count, count, run_id])
+        row = cursor.fetchone()
+        if row is None:  # the run's first batch; constraints are checked at commit only
+            if not Run.objects.filter(pk=run_id).exists():
+                raise UnknownRun(str(run_id))
+            MetricHead.objects.bulk_create([MetricHead(run_id=run_id)], ignore_conflicts=True)
+            cursor.execute(_LOCK_HEAD, [count, count, run_id])
+            row = cursor.fetchone()
+    assert row is not None
+    return row
+
+
+def _make_series(run_id: UUID, attempt: int, measured: bool, names: list[str], room: int) -> dict[str, int]:
+    """Ids of series that this process has not met: those of other processes, and new ones as far as there is room."""
+    rows = MetricSeries.objects.filter(run_id=run_id, attempt=attempt, measured=measured, name__in=names)
+    ids = dict(rows.values_list("name", "id"))
+    fresh = [name for name in names if name not in ids][: max(room, 0)]
+    if fresh:
+        made = MetricSeries.objects.bulk_create(
+            [MetricSeries(run_id=run_id, attempt=attempt, measured=measured, name=name) for name in fresh]
+        )
+        ids |= {series.name: series.pk for series in made}
+        MetricHead.objects.filter(pk=run_id).update(num_series=F("num_series") + len(fresh))
+    transaction.on_commit(partial(_remember, (run_id, attempt, measured), dict(ids)), robust=True)
+    return ids
+
+
+def _refuse(
+    run_id: UUID, names: Sequence[str], ids: Mapping[str, int], points: Points, index: NDArray[np.uint16]
+) -> tuple[Points, NDArray[np.uint16]]:
+    """Leave out points of names beyond the bound, count them, and say so once a run."""
+    kept = np.isin(index, [place for place, name in enumerate(names) if name in ids])
+    refused = int((~kept).sum())
+    heads = MetricHead.objects.filter(pk=run_id)
+    if not heads.values_list("num_refused_points", flat=True).get():
+        examples = [name for name in names if name not in ids][:3]
+        text = (
+            f"More than {MAX_SERIES} metric names: points of further names are counted and left out, "
+            f"e.g. {', '.join(examples)}. A name must not hold a step, an id or a text."
+        )
+        record_event(Run.objects.get(pk=run_id), "metric_names_bounded", text, WARNING)
+    heads.update(
+        num_refused_points=F("num_refused_points") + refused,
+        num_points=F("num_points") - refused,
+        num_unsealed=F("num_unsealed") - refused,
+    )
+    return points.where(kept), index[kept]
+
+
+def _remember(key: _Key, ids: Mapping[str, int]) -> None:
+    _met.setdefault(key, {}).update(ids)
+    _met.move_to_end(key)
+    while len(_met) > _MAX_MET:
+        _met.popitem(last=False)
