@@ -1,8 +1,10 @@
-"""Turns the OpenAPI schema on standard input into ratchet_client/types.py on standard output: `make client-types`."""
+"""Writes ratchet_client/types.py from the OpenAPI schema on standard input: `make client-types`."""
 
 import subprocess
 import sys
+from pathlib import Path
 
+TYPES = Path(__file__).parent / "ratchet_client" / "types.py"
 HEADER = '"""Types of the API, generated from its OpenAPI schema by `make client-types`: do not edit."""'
 GENERATE = [
     "--input-file-type", "openapi", "--output-model-type", "typing.TypedDict", "--target-python-version", "3.11",
@@ -14,8 +16,8 @@ GENERATE = [
 def generate_types(schema: bytes) -> bytes:
     """The module as bytes. Raises CalledProcessError when the schema cannot be used."""
     generated = _run(["datamodel_code_generator", *GENERATE], schema)
-    fixed = _run(["ruff", "check", "--fix-only", "--quiet", "--stdin-filename", "types.py", "-"], generated)
-    return _run(["ruff", "format", "--stdin-filename", "types.py", "-"], fixed)
+    fixed = _run(["ruff", "check", "--fix-only", "--quiet", "--stdin-filename", str(TYPES), "-"], generated)
+    return _run(["ruff", "format", "--stdin-filename", str(TYPES), "-"], fixed)
 
 
 def _run(command: list[str], text: bytes) -> bytes:
@@ -23,4 +25,4 @@ def _run(command: list[str], text: bytes) -> bytes:
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(generate_types(sys.stdin.buffer.read()))
+    TYPES.write_bytes(generate_types(sys.stdin.buffer.read()))

@@ -36,6 +36,10 @@ class Unreachable(RatchetError):
     """The server gave no answer in time."""
 
 
+class TimedOut(RatchetError):
+    """The time that the caller allowed is over; the work goes on."""
+
+
 class ApiError(RatchetError):
     """A refusal of the server, from its RFC 9457 problem document. Programs read `code`, which is stable."""
 

@@ -12,12 +12,12 @@ FINAL_STATES = frozenset({"succeeded", "failed", "halted", "cancelled"})
 
 @dataclass(frozen=True)
 class Point:
-    """One value of a metric. None: it was NaN or infinite."""
+    """One value of a metric. What JSON has no number for is "NaN", "Infinity" or "-Infinity"."""
 
-    id: int
+    revision: int
     name: str
     step: int
-    value: float | None
+    value: float | str
     attempt: int
     measured: bool
 
@@ -25,7 +25,7 @@ class Point:
 @dataclass
 class Update:
     """`live` is the whole answer (strip, ledger, processes, tables). `series` is given instead of `points` when there
-    were too many to list; it holds all of the run, and points of its last seconds may come again."""
+    were too many to list: it replaces all points so far."""
 
     live: Live
     points: list[Point] = field(default_factory=list)
@@ -42,32 +42,27 @@ class Update:
 
 
 class RunFeed:
-    """Asks by cursor. The server repeats the last seconds, as rows become visible in the order of their commits, not of
-    their ids: what came before is dropped here."""
+    """Asks by cursor. The cursor of points is exact. Events of the last seconds come again, as they become visible in
+    the order of their commits, not of their ids: those that were seen are dropped here."""
 
-    def __init__(self, live: Callable[[int, int, str], Live], series: Callable[[], Sequence[Series]]) -> None:
+    def __init__(
+        self, live: Callable[[int, int, str], Live], series: Callable[[], tuple[Sequence[Series], int]]
+    ) -> None:
         self._live, self._series = live, series
-        self._cursor, self._mark = {"points": 0, "events": 0}, ""
-        self._seen: dict[str, set[int]] = {"points": set(), "events": set()}
+        self._points, self._events, self._mark = 0, 0, ""
+        self._seen: set[int] = set()
         self._tables: Any = None
 
     def poll(self) -> Update:
         """One question. An exception leaves the cursor where it was: the next poll misses nothing."""
-        live = self._live(self._cursor["points"], self._cursor["events"], self._mark)
-        series = self._series() if live["refetch"] else None
+        live = self._live(self._points, self._events, self._mark)
+        cursor, series = live["cursor"], None
+        if live["refetch"]:
+            series, cursor["points"] = self._series()
         self._tables = live["tables"] = live["tables"] or self._tables
         self._mark = live["mark"]
-        points = [Point(*row) for row in live["points"]]
-        update = Update(
-            live,
-            [point for point in points if point.id not in self._seen["points"]],
-            [event for event in live["events"] if event["id"] not in self._seen["events"]],
-            series,
-        )
-        self._advance("points", [point.id for point in points], live["cursor"])
-        self._advance("events", [event["id"] for event in live["events"]], live["cursor"])
-        return update
-
-    def _advance(self, kind: str, ids: list[int], cursor: dict[str, int]) -> None:
-        self._cursor[kind] = cursor[kind]
-        self._seen[kind] = {number for number in (*self._seen[kind], *ids) if number > cursor[kind]}
+        events = [event for event in live["events"] if event["id"] not in self._seen]
+        self._seen |= {event["id"] for event in events}
+        self._seen = {number for number in self._seen if number > cursor["events"]}
+        self._points, self._events = cursor["points"], cursor["events"]
+        return Update(live, [Point(*row) for row in live["points"]], events, series)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
+from typing import Any, Literal, NotRequired, TypeAlias
+
+from typing_extensions import TypedDict
 
 
 class Allowed(TypedDict):
@@ -92,7 +94,7 @@ class Chain(TypedDict):
     message: str
 
 
-class ChannelCreateRequest(TypedDict):
+class ChannelCreateRequest(TypedDict, closed=True):
     project: str
     name: str
     policy: str
@@ -107,7 +109,7 @@ class ClusterResult(TypedDict):
     success: float
 
 
-class ConfirmRequest(TypedDict):
+class ConfirmRequest(TypedDict, closed=True):
     agree: NotRequired[bool]
     reason: NotRequired[str]
     evidence_digest: NotRequired[str]
@@ -235,7 +237,7 @@ class GatePolicy(TypedDict):
     created_at: str
 
 
-class GatePolicyCreateRequest(TypedDict):
+class GatePolicyCreateRequest(TypedDict, closed=True):
     project: str
     slug: str
     alpha: NotRequired[float]
@@ -264,13 +266,7 @@ class Grant(TypedDict):
 
 
 GroupOutcomeEnum: TypeAlias = Literal[
-    "trained",
-    "stale",
-    "zero_variance",
-    "infrastructure_failed",
-    "rejected",
-    "cancelled",
-    "scored",
+    "trained", "stale", "zero_variance", "infrastructure_failed", "rejected", "cancelled", "scored"
 ]
 
 
@@ -309,7 +305,7 @@ class MeasuredTaskName(TypedDict):
     split: str
 
 
-class MeasurementOptionsRequest(TypedDict):
+class MeasurementOptionsRequest(TypedDict, closed=True):
     """
     All optional; the same choices on the same suite give the same candidates.
     """
@@ -346,6 +342,7 @@ class Metric(TypedDict):
     definition: str
     source: str
     axis: str
+    kind: str
 
 
 class NamedTask(TypedDict):
@@ -395,7 +392,7 @@ class Percentiles(TypedDict):
 PolicyCreateKindEnum: TypeAlias = Literal["prompt"]
 
 
-class PolicyCreateRequest(TypedDict):
+class PolicyCreateRequest(TypedDict, closed=True):
     """
     A prompt-only policy: base model and number of worked examples. Trained ones come from runs.
     """
@@ -423,12 +420,12 @@ class Project(TypedDict):
     created_at: str
 
 
-class ProjectRequest(TypedDict):
+class ProjectRequest(TypedDict, closed=True):
     slug: str
     title: NotRequired[str]
 
 
-class PutBackRequest(TypedDict):
+class PutBackRequest(TypedDict, closed=True):
     reason: str
 
 
@@ -438,15 +435,15 @@ class Rate(TypedDict):
     high: float
 
 
-class ReasonRequest(TypedDict):
+class ReasonRequest(TypedDict, closed=True):
     reason: NotRequired[str]
 
 
-class ReleaseRequest(TypedDict):
+class ReleaseRequest(TypedDict, closed=True):
     reason: str
 
 
-class ReportOptionsRequest(TypedDict):
+class ReportOptionsRequest(TypedDict, closed=True):
     """
     All optional; an unknown one is refused.
     """
@@ -476,15 +473,15 @@ ReproductionStateEnum: TypeAlias = Literal["requested", "finished", "failed"]
 RoleEnum: TypeAlias = Literal["viewer", "engineer", "reviewer", "approver", "admin"]
 
 
-class RoleRequest(TypedDict):
+class RoleRequest(TypedDict, closed=True):
     role: RoleEnum
 
 
-class RollbackRequest(TypedDict):
+class RollbackRequest(TypedDict, closed=True):
     reason: str
 
 
-class RunCreateRequest(TypedDict):
+class RunCreateRequest(TypedDict, closed=True):
     project: str
     spec: Any
 
@@ -499,19 +496,11 @@ class RunEvent(TypedDict):
 
 
 RunStateEnum: TypeAlias = Literal[
-    "queued",
-    "starting",
-    "running",
-    "paused",
-    "trained",
-    "succeeded",
-    "failed",
-    "halted",
-    "cancelled",
+    "queued", "starting", "running", "paused", "trained", "succeeded", "failed", "halted", "cancelled"
 ]
 
 
-class SamplingRequest(TypedDict):
+class SamplingRequest(TypedDict, closed=True):
     """
     Temperature 0 is greedy.
     """
@@ -562,19 +551,23 @@ class Series(TypedDict):
     definition: str
     source: str
     axis: str
+    kind: str
     steps: list[int]
-    values: list[float | None]
+    values: list[float | Literal["NaN", "Infinity", "-Infinity"]]
     measured: bool
+    num_points: int
+    num_not_finite: int
+    whole: bool
 
 
-class SkipRequest(TypedDict):
+class SkipRequest(TypedDict, closed=True):
     reason: str
 
 
 SplitEnum: TypeAlias = Literal["train", "dev", "heldout", "regression"]
 
 
-class SuiteCreateRequest(TypedDict):
+class SuiteCreateRequest(TypedDict, closed=True):
     """
     `header` declares the suite; the tasks come as `file` (multipart, JSON lines), as `tasks` (a list, JSON), or as
     `archive` (multipart, a zip or tar of Harbor task folders), whose header has slug, title, distribution,
@@ -656,7 +649,7 @@ class Token(TypedDict):
     last_used_at: str | None
 
 
-class TokenCreateRequest(TypedDict):
+class TokenCreateRequest(TypedDict, closed=True):
     name: str
     project: NotRequired[str | None]
     scopes: NotRequired[list[str]]
@@ -696,6 +689,24 @@ class VerifierRates(TypedDict):
     false_positive: Rate | None
     false_negative: Rate | None
     disagreement: Rate | None
+
+
+class ProblemError(TypedDict):
+    path: str
+    message: str
+
+
+class Problem(TypedDict):
+    """
+    RFC 9457. Programs read `code`; `errors` names every wrong field.
+    """
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    errors: list[ProblemError]
 
 
 class ArmResult(TypedDict):
@@ -851,7 +862,7 @@ class Contract(TypedDict):
     content_hidden: bool
 
 
-class DecideRequest(TypedDict):
+class DecideRequest(TypedDict, closed=True):
     kind: DecisionKindEnum
     reason: NotRequired[str]
     evidence_digest: NotRequired[str]
@@ -897,7 +908,7 @@ class Evaluation(TypedDict):
     finished_at: NotRequired[str | None]
 
 
-class EvaluationCreateRequest(TypedDict):
+class EvaluationCreateRequest(TypedDict, closed=True):
     project: str
     suite: str
     split: SplitEnum
@@ -968,7 +979,7 @@ class Gate(TypedDict):
     page: str
 
 
-class GateCreateRequest(TypedDict):
+class GateCreateRequest(TypedDict, closed=True):
     project: str
     channel: NotRequired[str]
     candidate: str
@@ -1097,7 +1108,7 @@ class Label(TypedDict):
     undone_at: NotRequired[str | None]
 
 
-class LabelCreateRequest(TypedDict):
+class LabelCreateRequest(TypedDict, closed=True):
     verdict: LabelVerdictEnum
     hacking: NotRequired[bool]
     comment: NotRequired[str]
@@ -1178,7 +1189,7 @@ class Membership(TypedDict):
     role: RoleEnum
 
 
-class MembershipRequest(TypedDict):
+class MembershipRequest(TypedDict, closed=True):
     username: str
     role: RoleEnum
 
@@ -1199,6 +1210,12 @@ class NextItem(TypedDict):
     num_waiting: int
 
 
+class PaginatedCheckpointList(TypedDict):
+    next: NotRequired[str]
+    previous: NotRequired[str]
+    results: list[Checkpoint]
+
+
 class PaginatedEvaluationList(TypedDict):
     next: NotRequired[str]
     previous: NotRequired[str]
@@ -1215,6 +1232,12 @@ class PaginatedGroupList(TypedDict):
     next: NotRequired[str]
     previous: NotRequired[str]
     results: list[Group]
+
+
+class PaginatedMeasurementList(TypedDict):
+    next: NotRequired[str]
+    previous: NotRequired[str]
+    results: list[Measurement]
 
 
 class PaginatedMembershipList(TypedDict):
@@ -1407,7 +1430,7 @@ class SuiteGap(TypedDict):
     num_examples: int
 
 
-class SuiteImportRequest(TypedDict):
+class SuiteImportRequest(TypedDict, closed=True):
     project: str
     source: SuiteImportSourceEnum
 
@@ -1569,6 +1592,12 @@ class PaginatedChannelList(TypedDict):
     next: NotRequired[str]
     previous: NotRequired[str]
     results: list[Channel]
+
+
+class PaginatedReproductionList(TypedDict):
+    next: NotRequired[str]
+    previous: NotRequired[str]
+    results: list[Reproduction]
 
 
 class PaginatedRunList(TypedDict):

@@ -23,7 +23,9 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
 @json_option
 @pass_session
 def login(session: Session, url: str, with_token: bool) -> None:
-    """Store a token for a server, in a file that only you can read.
+    """Store a token for a server.
+
+    The file can be read by you alone.
 
     The token is made on the server's Account page, and is never an argument: others could read it in the list of
     processes. Without a terminal it comes from standard input or RATCHET_TOKEN.
@@ -45,7 +47,8 @@ def login(session: Session, url: str, with_token: bool) -> None:
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise RatchetError("That is no token: it looks like rt_ and letters.", hint=f"Make one at {url}/account/")
     try:
-        me = Client(url, token, on_wait=output.note).accounts.me()
+        with Client(url, token, patience_seconds=session.patience_seconds, on_wait=output.note) as client:
+            me = client.accounts.me()
     except ApiError as error:
         if error.status == 401:
             raise RatchetError(
@@ -76,7 +79,7 @@ def logout(session: Session) -> None:
 @json_option
 @pass_session
 def whoami(session: Session) -> None:
-    """Who the token belongs to, and what they may do where."""
+    """Who you are, and what you may do where."""
     me = session.client.accounts.me()
     fields: dict[str, object] = {"server": session.login.url, "user": me["username"]}
     fields |= {project["slug"]: ", ".join(project["permissions"]) for project in me["projects"]}
@@ -85,7 +88,7 @@ def whoami(session: Session) -> None:
 
 @click.group()
 def tokens() -> None:
-    """Tokens for programs: list, create, revoke."""
+    """Tokens for programs."""
 
 
 @tokens.command("list")

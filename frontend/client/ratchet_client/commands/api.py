@@ -20,7 +20,10 @@ from ratchet_client.spec_files import read_spec
 @click.option("--all", "every", is_flag=True, help="Every page of a list.")
 @pass_session
 def api(session: Session, path: str, method: str, data: str, every: bool) -> None:
-    """Ask any address below /api/v1/ and print the JSON, e.g. `ratchet api 'runs/?state=running'`."""
+    """Ask any address of the API and print the JSON.
+
+    E.g. `ratchet api 'runs/?state=running'`; addresses are below /api/v1/.
+    """
     path, _, query = path.removeprefix(session.login.url).removeprefix(API).lstrip("/").partition("?")
     params: dict[str, Any] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):

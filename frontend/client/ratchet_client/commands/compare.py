@@ -26,7 +26,9 @@ from ratchet_client.types import Evaluation, Results
 def compare(
     session: Session, names: tuple[str, ...], suite: str, split: str, samples: int, max_tasks: int, key: str
 ) -> int:
-    """Compare runs: `compare 3 5`. Or policies, measured afresh: `compare plain first-v3 --suite people`.
+    """Runs beside each other, or policies on a suite.
+
+    Runs: `compare 3 5`. Policies, measured afresh: `compare plain run-1-v3 --suite people`.
 
     Runs: state, result, newest metrics, and only those fields of their specs that differ.
     Policies: success of each with its 95 % interval; whether one is better is for a gate to say.

@@ -15,7 +15,7 @@ from ratchet_client.errors import RatchetError
 
 @click.group()
 def episodes() -> None:
-    """Conversations with their verdicts: list, show, export."""
+    """Conversations with their verdicts."""
 
 
 @episodes.command("list")

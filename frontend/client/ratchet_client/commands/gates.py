@@ -5,16 +5,21 @@ import click
 from ratchet_client.commands.gate_view import print_gate, verdict_code
 from ratchet_client.commands.output import mark, when
 from ratchet_client.commands.session import Session, json_option, key_option, pass_session, project_option
-from ratchet_client.commands.waiting import TimedOut, wait_for
+from ratchet_client.commands.waiting import wait_for
 from ratchet_client.errors import RatchetError
 from ratchet_client.types import Gate, GateDetail
 
-_timeout = click.option("--timeout", type=click.FloatRange(min=0), default=0, metavar="SECONDS", help="Of --wait.")
+_timeout = click.option(
+    "--timeout", type=click.FloatRange(min=0), default=0, metavar="SECONDS", help="Of --wait; then it ends with 2."
+)
 
 
 @click.group()
 def gates() -> None:
-    """Candidate against incumbent: list, plan, open, show, decide, confirm. GATE is a number, an id, or `last`."""
+    """Candidate against incumbent, and decisions.
+
+    GATE is a number, an id, or `last`.
+    """
 
 
 @gates.command("list")
@@ -186,17 +191,13 @@ def _print_decision(session: Session, gate: GateDetail) -> None:
 
 
 def _wait(session: Session, gate_id: str, limit_seconds: float) -> int:
-    try:
-        found = wait_for(
-            session.output,
-            lambda: session.impatient.gates.get(gate_id),
-            is_over=lambda gate: gate["state"] != "evaluating",
-            progress=_progress,
-            limit_seconds=limit_seconds,
-        )
-    except TimedOut as error:
-        session.output.note(error.message)
-        found = session.client.gates.get(gate_id)
+    found = wait_for(
+        session.output,
+        lambda: session.impatient.gates.get(gate_id),
+        is_over=lambda gate: gate["state"] != "evaluating",
+        progress=_progress,
+        limit_seconds=limit_seconds,
+    )
     print_gate(session, found)
     return verdict_code(found)
 

@@ -1,6 +1,7 @@
 """The picture of a live run in a terminal: bar, numbers, processes, ledger, the newest events."""
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -10,6 +11,7 @@ from rich.text import Text
 
 from ratchet_client.commands.output import Column, cell, make_table, mark, seconds, when
 from ratchet_client.feed import Update
+from ratchet_client.untrusted import printable
 
 _NUM_EVENTS = 6
 _REWARDS = "rollout/reward_mean"
@@ -35,9 +37,11 @@ class LiveView:
         self.events.extend(update.events)
         for series in update.series or []:
             if series["name"] == _REWARDS:
-                pairs = zip(series["steps"], series["values"], strict=True)
-                self.rewards |= {step: value for step, value in pairs if value is not None}
-        self.rewards |= {p.step: p.value for p in update.points if p.name == _REWARDS and p.value is not None}
+                self._add(zip(series["steps"], series["values"], strict=True))
+        self._add((point.step, point.value) for point in update.points if point.name == _REWARDS)
+
+    def _add(self, rewards: Iterable[tuple[int, float | str]]) -> None:
+        self.rewards |= {step: value for step, value in rewards if not isinstance(value, str)}
 
     def summary(self) -> str:
         """One line for logs."""
@@ -51,14 +55,12 @@ class LiveView:
         return ", ".join(words)
 
     def __rich__(self) -> RenderableType:
-        head = Text.assemble(cell(self.title), "   ")
+        head = Text(printable(self.title) + "   ")
         if self.live is None:
             return head.append(self.away or "asking …", style="yellow")
         strip = self.live["strip"]
         head.append_text(mark(strip["state"])).append("   ")
         head.append(self.away or "live", style="yellow" if self.away else "green")
-        if strip["status_message"]:
-            head.append_text(Text.assemble("   ", cell(strip["status_message"])))
         parts: list[RenderableType] = [head, _bar(strip), self._numbers(strip)]
         if self.live["processes"]:
             parts += [Text(), make_table(self.live["processes"], _PROCESSES)]
@@ -73,6 +75,7 @@ class LiveView:
         reward, latency, staleness = strip["reward"], strip["latency"], strip["staleness"]
         table = Table.grid(padding=(0, 2))
         rows: dict[str, object] = {
+            "why": strip["status_message"],
             "reward": _reward(reward),
             "by step": _sparkline([self.rewards[step] for step in sorted(self.rewards)]),
             "version": f"{strip['version']}, {strip['confirmed_version']} served",

@@ -18,7 +18,7 @@ from ratchet_client.commands.session import Session
 from ratchet_client.commands.submit import submit
 from ratchet_client.commands.suites import suites
 from ratchet_client.commands.watch import watch
-from ratchet_client.errors import RatchetError
+from ratchet_client.errors import RatchetError, TimedOut
 
 _SINGULARS = {"run": "runs", "gate": "gates", "suite": "suites", "policy": "policies", "token": "tokens"}
 _SINGULARS |= {"episode": "episodes", "channel": "channels"}
@@ -37,20 +37,28 @@ class Commands(click.Group):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option("--url", default="", metavar="URL", help="The server; else RATCHET_URL, else the last login.")
+@click.option(
+    "--patience", type=click.FloatRange(min=0), default=30, envvar="RATCHET_PATIENCE", metavar="SECONDS",
+    show_default=True, help="How long to try again while the server is away.",
+)  # fmt: skip
 @click.version_option(package_name="ratchet-client", prog_name="ratchet")
 @click.pass_context
-def ratchet(context: click.Context, url: str) -> None:
+def ratchet(context: click.Context, url: str, patience: float) -> None:
     """Runs, episodes and decisions of a Ratchet server.
 
     Exit codes: 0 pass, 1 fail, 2 inconclusive, 3 error.
     """
-    context.ensure_object(Session).url = url
+    session = context.ensure_object(Session)
+    session.url, session.patience_seconds = url, patience
 
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script of a shell, e.g. `eval "$(ratchet completion bash)"`."""
+    """Print the completion script of a shell.
+
+    E.g. `eval "$(ratchet completion bash)"`.
+    """
     kind = get_completion_class(shell)
     assert kind is not None
     click.echo(kind(ratchet, {}, "ratchet", "_RATCHET_COMPLETE").source())
@@ -79,9 +87,14 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         code = INTERRUPTED
+    except TimedOut as error:
+        session.output.note(error.message)
+        code = ExitCode.INCONCLUSIVE
     except RatchetError as error:
         session.output.error(error)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has what it wanted
         code = ExitCode.PASS
+    finally:
+        session.close()
     sys.exit(int(code) if isinstance(code, int) else ExitCode.PASS)

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any, TextIO
 
@@ -70,7 +70,7 @@ class Output:
     def say(self, *parts: object) -> None:
         """A line for people; nothing where JSON is asked for."""
         if not self.as_json:
-            line = Text.assemble(*(cell(part) for part in parts))
+            line = Text.assemble(*(part if isinstance(part, Text) else printable(part) for part in parts))
             if self.is_terminal:
                 self.console.print(line, soft_wrap=True)
             else:
@@ -93,12 +93,13 @@ class Output:
             body = {"message": error.message, "errors": fields, "hint": error.hint}
             problem = {"code": error.code, "status": error.status} if isinstance(error, ApiError) else {}
             self.json({"error": problem | body})
-        self._complain(Text.assemble(("error: ", "bold red"), cell(error.message), cell(code)))
+        self._complain(Text.assemble(("error: ", "bold red"), printable(error.message + code)))
         for field in error.fields:
-            place = f"{field.where}: " if field.where else ""
-            self._complain(Text.assemble("  ", cell(place), (printable(field.path), "bold"), "  ", cell(field.message)))
+            place = f"  {field.where}: " if field.where else "  "
+            words = (printable(place), (printable(field.path), "bold"), "  ", printable(field.message))
+            self._complain(Text.assemble(*words))
         if error.hint:
-            self._complain(Text.assemble(("what to do: ", "bold"), cell(error.hint)))
+            self._complain(Text.assemble(("what to do: ", "bold"), printable(error.hint)))
 
     def raw(self, line: str) -> None:
         """A line as it is: the caller has made it printable."""
@@ -146,8 +147,8 @@ def mark(state: str) -> Text:
 
 
 def when(value: str | None) -> str | None:
-    """A time of the API, to the second, UTC."""
-    return f"{datetime.fromisoformat(value):%Y-%m-%d %H:%M:%S}" if value else None
+    """A time of the API to the second, in UTC."""
+    return f"{datetime.fromisoformat(value).astimezone(UTC):%Y-%m-%d %H:%M:%SZ}" if value else None
 
 
 def percent(value: float | None) -> str | None:

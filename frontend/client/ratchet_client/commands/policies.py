@@ -9,7 +9,7 @@ from ratchet_client.types import PolicyBrief
 
 @click.group()
 def policies() -> None:
-    """What can be evaluated, promoted and served: list, show, create."""
+    """What can be evaluated, promoted and served."""
 
 
 @policies.command("list")
@@ -92,7 +92,7 @@ def list_base_models(session: Session) -> None:
 
 @click.group()
 def channels() -> None:
-    """What is served under a name such as production: list, show, set, rollback."""
+    """Names that serve a policy, e.g. production."""
 
 
 @channels.command("list")

@@ -16,7 +16,10 @@ _LEVELS = ("info", "warning", "error")
 
 @click.group()
 def runs() -> None:
-    """Training runs: list, show, ledger, metrics, pause, resume, cancel, retry. RUN is a number, an id, or `last`."""
+    """Training runs.
+
+    RUN is a number, an id, or `last`.
+    """
 
 
 @runs.command("list")
@@ -71,19 +74,20 @@ def show_ledger(session: Session, run: str) -> None:
 @runs.command("metrics")
 @click.argument("run")
 @click.argument("names", nargs=-1)
+@click.option("--every", is_flag=True, help="All points; else long series keep the extremes of each bucket of steps.")
 @project_option
 @json_option
 @pass_session
-def show_metrics(session: Session, run: str, names: tuple[str, ...]) -> None:
+def show_metrics(session: Session, run: str, names: tuple[str, ...], every: bool) -> None:
     """The newest value of every series, or of those named; whole series with --json."""
     session.output.table(
-        session.client.runs.metrics(session.find_run(run), names),
+        session.client.runs.metrics(session.find_run(run), names, every=every),
         [
             ("metric", lambda series: series["name"]),
             ("newest", lambda series: series["values"][-1] if series["values"] else None),
             ("unit", lambda series: series["unit"]),
             ("step", lambda series: series["steps"][-1] if series["steps"] else None),
-            ("points", lambda series: len(series["values"])),
+            ("points", lambda series: series["num_points"]),
             ("source", lambda series: "measured" if series["measured"] else "reported"),
         ],
     )
@@ -138,7 +142,10 @@ def retry_run(session: Session, run: str) -> None:
 @json_option
 @pass_session
 def logs(session: Session, run: str, follow: bool, level: str) -> int:
-    """What happened in a run, oldest first. With --json: JSON lines."""
+    """What happened in a run, oldest first.
+
+    With --json: JSON lines.
+    """
     run_id = session.find_run(run)
     patience, last = Patience(), 0
     shown = _LEVELS[_LEVELS.index(level) :]

@@ -20,6 +20,7 @@ class Session:
 
     def __init__(self) -> None:
         self.url = ""
+        self.patience_seconds = 30.0
         self.output = Output()
         self.wanted_project = ""
 
@@ -29,7 +30,8 @@ class Session:
 
     @cached_property
     def client(self) -> Client:
-        return Client(self.login.url, self.login.token, on_wait=self.output.note)
+        login, patience = self.login, self.patience_seconds
+        return Client(login.url, login.token, patience_seconds=patience, on_wait=self.output.note)
 
     @cached_property
     def impatient(self) -> Client:
@@ -46,6 +48,12 @@ class Session:
             return slugs[0]
         known = f"yours are {', '.join(slugs)}" if slugs else "you are in none"
         raise RatchetError(f"Which project? ({known})", hint="--project SLUG, or ratchet login --project SLUG")
+
+    def close(self) -> None:
+        """End the connections that were opened."""
+        for name in ("client", "impatient"):
+            if name in self.__dict__:
+                getattr(self, name).close()
 
     @property
     def project_filter(self) -> str:

@@ -21,7 +21,10 @@ from ratchet_client.spec_files import read_spec, set_field
 @json_option
 @pass_session
 def submit(session: Session, spec: str, changes: tuple[str, ...], then_watch: bool, key: str) -> int:
-    """Submit a run from a spec in YAML or JSON; `-` reads standard input. All wrong fields are shown at once."""
+    """Submit a run from a spec file.
+
+    FILE is YAML or JSON; `-` reads standard input. A refusal names each wrong field with its line.
+    """
     file = read_spec("standard input", sys.stdin.read()) if spec == "-" else read_spec(spec)
     body, prefix = file.value, ""
     if isinstance(body, dict) and isinstance(body.get("spec"), dict):  # as the API takes it

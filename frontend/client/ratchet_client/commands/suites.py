@@ -16,7 +16,7 @@ _FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 
 @click.group()
 def suites() -> None:
-    """Versioned sets of tasks: list, show, tasks, import."""
+    """Versioned sets of tasks."""
 
 
 @suites.command("list")

@@ -8,16 +8,12 @@ from typing import TypeVar
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ratchet_client.commands.output import Output
-from ratchet_client.errors import ApiError, RatchetError, Unreachable
+from ratchet_client.errors import ApiError, TimedOut, Unreachable
 from ratchet_client.untrusted import printable
 
 T = TypeVar("T")
 INTERVAL_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 5.0
-
-
-class TimedOut(RatchetError):
-    """It is not over yet."""
 
 
 class Patience:

@@ -21,7 +21,9 @@ Ask = Callable[[], Update | None]
 @json_option
 @pass_session
 def watch(session: Session, run: str, timeout: float) -> int:
-    """Watch a run (number, id or `last`) until it is over; Ctrl-C stops only the watching.
+    """Watch a run until it is over.
+
+    RUN is a number, an id, or `last`. Ctrl-C stops only the watching.
 
     Ends with 0 when it succeeded, 1 when it failed, was halted or cancelled. It goes on through restarts of the server.
     With --json: a line for each change of state, point and event, each once.
@@ -65,7 +67,7 @@ def _in_lines(session: Session, view: LiveView, ask: Ask, patience: Patience) ->
                 state = update.live["strip"]
                 output.json_line({"type": "state", **state})
             for series in update.series or []:
-                output.json_line({"type": "series", **series})
+                output.json_line({**series, "type": "series"})
             for point in update.points:
                 output.json_line({"type": "point", **vars(point)})
             for event in update.events:

@@ -20,7 +20,8 @@ class Policies(Resource):
         self, slug: str, *, project: str, base_model: str, title: str = "", num_shots: int = 0, key: str = ""
     ) -> Policy:
         """A prompt-only policy; trained ones come from runs."""
-        body = {"project": project, "slug": slug, "base_model": base_model, "title": title, "num_shots": num_shots}
+        body: dict[str, Any] = {"project": project, "slug": slug, "base_model": base_model, "num_shots": num_shots}
+        body |= {"title": title} if title else {}
         policy: Policy = self._http.post("policies/", body, key=key)
         return policy
 

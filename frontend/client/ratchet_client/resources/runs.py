@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from ratchet_client.errors import ApiError
 from ratchet_client.feed import RunFeed
 from ratchet_client.resources.resource import Resource
 from ratchet_client.types import Checkpoint, Episode, EpisodeDetail, Ledger, Run, RunDetail, RunEvent, Series
@@ -47,9 +48,15 @@ class Runs(Resource):
         """Oldest first, those with an id above `after`."""
         return self._http.pages(f"runs/{run_id}/events/", {"after": after})
 
-    def metrics(self, run_id: str, names: Sequence[str] = ()) -> Sequence[Series]:
-        series: Sequence[Series] = self._http.get(f"runs/{run_id}/metrics/", {"name": list(names)} if names else None)
-        return series
+    def metrics(self, run_id: str, names: Sequence[str] = (), *, every: bool = False) -> Sequence[Series]:
+        """Long series keep the lowest and highest point of each bucket of steps; with `every` all, up to 500,000."""
+        return self._series(run_id, names, every)[0]
+
+    def _series(self, run_id: str, names: Sequence[str], every: bool) -> tuple[Sequence[Series], int]:
+        """With the revision that they hold."""
+        query = {"name": list(names), "every": "true" if every else ""}
+        response = self._http.request("GET", f"runs/{run_id}/metrics/", params=query)
+        return response.json(), int(response.headers["Ratchet-Cursor"])
 
     def feed(self, run_id: str) -> RunFeed:
         """What is new since the last poll."""
@@ -60,7 +67,15 @@ class Runs(Resource):
             )
             return answer
 
-        return RunFeed(live, lambda: self.metrics(run_id))
+        def series() -> tuple[Sequence[Series], int]:
+            try:
+                return self._series(run_id, (), every=True)
+            except ApiError as error:
+                if error.code != "too_many_points":
+                    raise
+                return self._series(run_id, (), every=False)
+
+        return RunFeed(live, series)
 
     def export_episodes(self, run_id: str, *, transcripts: bool = False) -> AbstractContextManager[Iterator[str]]:
         """All its episodes as JSON lines, streamed: `with runs.export_episodes(id) as lines: …`."""
