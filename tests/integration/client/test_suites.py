@@ -15,6 +15,8 @@ verifier: {kind: exact}
 
 
 def test_a_suite_from_files_and_a_policy_in_a_channel(ratchet, world, tmp_path):
+    world.suite.verifier = {"kind": "exact", "version": 1}  # as an import writes it
+    world.suite.save()
     (tmp_path / "header.yaml").write_text(HEADER)
     rows = [
         {"key": f"t{n}", "split": split, "prompt": f"Say w{n}", "expected": f"w{n}", "reference": f"w{n}"}
