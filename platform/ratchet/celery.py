@@ -11,6 +11,7 @@ _TICK_SECONDS = 2.0
 _REAP_SECONDS = 5.0
 _RESEND_SECONDS = 60.0
 _SEAL_SECONDS = 60.0
+_ANCHOR_SECONDS = 600.0
 
 
 def _tick(task: str, seconds: float) -> dict[str, object]:
@@ -62,6 +63,7 @@ app.conf.update(
         "resend checks": _tick("apps.tasks.jobs.resend_checks", _RESEND_SECONDS),
         "resend reports": _tick("apps.tasks.jobs.resend_reports", _RESEND_SECONDS),
         "resend measurements": _tick("apps.tasks.jobs.resend_measurements", _RESEND_SECONDS),
+        "anchor audit": _tick("apps.audit.jobs.anchor_chains", _ANCHOR_SECONDS),
         "seal metrics": _tick("apps.metrics.jobs.seal_idle", _SEAL_SECONDS),
         "advance evaluations": _tick("apps.evaluations.jobs.tick", _TICK_SECONDS),
     },

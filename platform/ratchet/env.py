@@ -41,6 +41,7 @@ class Env:
     public_url: str
     port: int
     database_url: str
+    database_owner_url: str  # owns the tables, for migrations; where it is the same, the audit trail is less safe
     database_embedded: bool
     database_pool_size: int
     redis_url: str
@@ -70,7 +71,8 @@ class Env:
 VARIABLES = frozenset(
     {
         "RATCHET_HOME", "RATCHET_ENV", "DEBUG", "LOG_LEVEL", "SECRET_KEY", "ALLOWED_HOSTS", "PUBLIC_URL",
-        "DATABASE_URL", "DATABASE_POOL_SIZE", "REDIS_URL", "CELERY_BROKER_URL", "OBJECT_STORE_URL",
+        "DATABASE_URL", "DATABASE_OWNER_URL", "DATABASE_POOL_SIZE", "REDIS_URL", "CELERY_BROKER_URL",
+        "OBJECT_STORE_URL",
         "RATCHET_ENGINE_PORT", "RATCHET_ENGINE_MODEL", "RATCHET_GATEWAY_PORT", "RATCHET_WORKER_SECRET",
         "ROLLOUT_CONCURRENCY", "TORCH_THREADS", "RATCHET_TRAINER_RANKS", "RATCHET_PORT", "ROLLOUT_ENGINE_URLS",
         "CHECK_REPEATS", "CHECK_BAD_REPEATS", "RATCHET_ENVIRONMENTS_DIR",
@@ -171,6 +173,9 @@ def load_env(values: Mapping[str, str] | None = None, *, root: Path = ROOT) -> E
         public_url=read.url("PUBLIC_URL", ("http", "https"), f"http://127.0.0.1:{port}").rstrip("/"),
         port=port,
         database_url=read.url("DATABASE_URL", ("postgres", "postgresql"), home.postgres_url),
+        database_owner_url=read.url("DATABASE_OWNER_URL", ("postgres", "postgresql"), "")
+        or read.text("DATABASE_URL")
+        or home.postgres_owner_url,
         database_embedded=not read.text("DATABASE_URL"),
         database_pool_size=read.number("DATABASE_POOL_SIZE", 8, 1, 200),
         redis_url=redis_url,

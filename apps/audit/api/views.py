@@ -19,6 +19,7 @@ from apps.accounts.permissions import Permission, find_project, permitted_projec
 from apps.audit import selectors
 from apps.audit.api.serializers import AuditEventSerializer, ChainSerializer
 from apps.audit.models import AuditEvent
+from apps.audit.verification import verify_chain
 from ratchet.endpoints import Endpoint, ListEndpoint
 from ratchet.problems import Problem
 
@@ -50,11 +51,17 @@ class AuditList(ListEndpoint[AuditEvent]):
 
 
 class AuditVerify(Endpoint):
-    @extend_schema(parameters=[_PROJECT], responses=ChainSerializer)
+    @extend_schema(
+        parameters=[
+            _PROJECT,
+            OpenApiParameter("anchor", str, description="sequence:hash that an earlier answer or export gave as head"),
+        ],
+        responses=ChainSerializer,
+    )
     def get(self, request: Request) -> Response:
         """Recompute the project's hash chain and say whether it is whole."""
         project = find_project(request.user, _project_slug(request), Permission.AUDIT_READ)
-        return Response(ChainSerializer(asdict(selectors.verify_chain(project))).data)
+        return Response(ChainSerializer(asdict(verify_chain(project, anchor=_anchor(request)))).data)
 
 
 class AuditExport(Endpoint):
@@ -82,6 +89,17 @@ def _project_slug(request: Request) -> str:
     if not slug:
         raise Problem("invalid", 400, "Name the project: ?project=slug.", [{"path": "project", "message": "is needed"}])
     return slug
+
+
+def _anchor(request: Request) -> tuple[int, str] | None:
+    text = request.query_params.get("anchor", "")
+    if not text:
+        return None
+    sequence, _, digest = text.partition(":")
+    if not sequence.isdecimal() or len(sequence) > 18 or len(digest) != 64:
+        errors = [{"path": "anchor", "message": "must be sequence:hash"}]
+        raise Problem("invalid", 400, "The anchor is no sequence and hash: give it as 12:abc….", errors)
+    return int(sequence), digest
 
 
 def _rows(events: QuerySet[AuditEvent]) -> Iterator[dict[str, Any]]:

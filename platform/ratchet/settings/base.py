@@ -1,12 +1,13 @@
 """Settings common to every mode; values come from `ratchet.env` alone."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import environ
 import plotly
 
-from ratchet.env import ROOT, load_env
+from ratchet.env import ROOT, Mode, load_env
 
 ENV = load_env()
 
@@ -60,6 +61,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "ratchet.refusals.RefuseNulMiddleware",
+    "apps.audit.origin.OriginMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "ratchet.pages.ProblemPageMiddleware",
@@ -114,7 +116,10 @@ def _database(url: str) -> dict[str, Any]:
     return config
 
 
-DATABASES = {"default": _database(ENV.database_url)}
+# Migrations, and tests, connect as the owner of the tables; everything else as a role that cannot undo what it audits.
+_AS_OWNER = ENV.mode is Mode.TEST or sys.argv[1:2] == ["migrate"]
+DATABASES = {"default": _database(ENV.database_owner_url if _AS_OWNER else ENV.database_url)}
+DATABASE_APP = _database(ENV.database_url) if ENV.database_owner_url != ENV.database_url else None  # given its rights
 
 CHANNEL_LAYERS = {
     "default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [ENV.redis_url]}}
