@@ -57,6 +57,8 @@ def read_spec(source: str, text: str | None = None) -> SpecFile:
         raise SpecError(f"{source}:{line}: {error.problem or error}") from error
     except yaml.YAMLError as error:
         raise SpecError(f"{source} is neither YAML nor JSON: {error}") from error
+    except RecursionError as error:
+        raise SpecError(f"{source} is nested too deeply.") from error
     if node is None:
         raise SpecError(f"{source} is empty.")
     spec = SpecFile(source, None)

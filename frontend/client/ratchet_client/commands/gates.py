@@ -68,13 +68,13 @@ def plan_gate(session: Session, suite: str, gate_policy: str, samples: int) -> N
 
 
 @gates.command("open")
-@click.argument("candidate")
+@click.argument("candidate", default="")
 @click.option("--suite", required=True, help="slug or slug@version")
 @click.option("--channel", default="production", show_default=True)
 @click.option("--gate-policy", default="default", show_default=True)
 @click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--baseline", "baselines", multiple=True, metavar="POLICY", help="To run beside; repeatable.")
-@click.option("--run", default="", help="The run that made the candidate: number, id or last.")
+@click.option("--run", default="", help="The run that made the candidate.")
 @click.option("--wait", is_flag=True, help="Stay until there is a verdict.")
 @_timeout
 @key_option
@@ -94,7 +94,19 @@ def open_gate(
     timeout: float,
     key: str,
 ) -> int:
-    """Compare CANDIDATE with what the channel serves, on the suite's held-out tasks. This spends a look."""
+    """Compare a candidate with what a channel serves.
+
+    CANDIDATE is a policy, by default the result of --run (a number, an id, or `last`). Both are run afresh on the
+    suite's held-out tasks, which spends a look.
+    """
+    run_id = session.find_run(run) if run else None
+    if run_id and not candidate:
+        made = session.client.runs.get(run_id)
+        candidate = made["result"] or ""
+        if not candidate:
+            raise RatchetError(f"Run {made['number']} is {made['state']} and has made no policy.")
+    if not candidate:
+        raise RatchetError("Which candidate?", hint="ratchet gate open POLICY --suite …, or --run last")
     gate = session.client.gates.open(
         project=session.project,
         candidate=candidate,
@@ -103,7 +115,7 @@ def open_gate(
         gate_policy=gate_policy,
         samples=samples,
         baselines=list(baselines),
-        run=session.find_run(run) if run else None,
+        run=run_id,
         key=key,
     )
     if wait:
