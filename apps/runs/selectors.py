@@ -8,7 +8,8 @@ from django.db.models import Count, Max, QuerySet
 from apps.accounts.permissions import Actor, Permission, has_permission, not_found, permitted_projects
 from apps.runs.models import Checkpoint, Episode, Group, Outcome, Run, RunEvent
 from apps.runs.scheduling.ledger import Ledger, build_ledger
-from apps.tasks.models import SplitName, Task
+from apps.tasks.models import Task
+from apps.tasks.selectors import OPEN_SPLITS, is_protected
 from ratchet.problems import Problem
 
 
@@ -86,7 +87,7 @@ def visible_episodes(user: Actor) -> QuerySet[Episode]:
     projects = permitted_projects(user, Permission.EPISODE_READ)
     heldout = permitted_projects(user, Permission.HELDOUT_READ)
     episodes = Episode.objects.filter(group__project__in=projects.values("pk"))
-    hidden = Group.objects.filter(task__split=SplitName.HELDOUT).exclude(project__in=heldout.values("pk"))
+    hidden = Group.objects.exclude(task__split__in=OPEN_SPLITS).exclude(project__in=heldout.values("pk"))
     episodes = episodes.exclude(group__in=hidden.values("pk"))
     return episodes.select_related("group__project", "group__run", "group__task__suite", "group__batch").order_by("-id")
 
@@ -103,7 +104,7 @@ def find_episode(user: Actor, episode_id: UUID | str) -> Episode:
 
 
 def is_heldout(group: Group) -> bool:
-    return group.task.split == SplitName.HELDOUT
+    return is_protected(group.task.split)
 
 
 def _require_content(user: Actor, group: Group) -> None:

@@ -14,7 +14,7 @@ from apps.evaluations.gap import suite_gap
 from apps.evaluations.models import Evaluation, GatePolicy
 from apps.policies.selectors import resolve_policy
 from apps.tasks.models import SplitName
-from apps.tasks.selectors import find_suite, resolve_suite
+from apps.tasks.selectors import find_suite, is_protected, resolve_suite
 from apps.tasks.services import note_heldout_look
 from gpu_workers.contracts.messages import Sampling
 from ratchet.bodies import read_body
@@ -76,7 +76,7 @@ class EvaluationResults(Endpoint):
         """What was measured so far, by arm; task by task for who may read the tasks (held-out looks are audited)."""
         evaluation = selectors.find_evaluation(request.user, pk)
         results = selectors.evaluation_results(request.user, evaluation)
-        if results.tasks and evaluation.split == SplitName.HELDOUT:
+        if results.tasks and is_protected(evaluation.split):
             keys = [task.key for task in results.tasks]
             note_heldout_look(suite=evaluation.suite, by=caller(request), task_keys=keys)
         return Response(serializers.ResultsSerializer(results).data)

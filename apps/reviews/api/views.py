@@ -21,7 +21,7 @@ class NextItem(Endpoint):
         user = caller(request)
         item = services.next_item(by=user, project_slug=project)
         body = {
-            "item": selectors.blind_item(item) if item else None,
+            "item": services.show_item(item=item, by=user) if item else None,
             "num_waiting": selectors.num_waiting(user, project),
         }
         return Response(serializers.NextItemSerializer(body).data)
@@ -52,7 +52,7 @@ class UndoLabel(Endpoint):
     def post(self, request: Request, pk: str) -> Response:
         """Take your label or skip back and hold the item again."""
         item = services.undo_label(item=selectors.find_item(caller(request), pk), by=caller(request))
-        return Response(serializers.BlindItemSerializer(selectors.blind_item(item)).data)
+        return Response(serializers.BlindItemSerializer(services.show_item(item=item, by=caller(request))).data)
 
 
 class ReviewSummary(Endpoint):

@@ -16,11 +16,10 @@ from apps.tasks.api.report_serializers import (
     SuiteReportSerializer,
 )
 from apps.tasks.contracts import contract_of
-from apps.tasks.models import SplitName
 from apps.tasks.reports import selectors
 from apps.tasks.reports.models import ReportState, SuiteReport
 from apps.tasks.reports.services import request_report
-from apps.tasks.selectors import find_suite, find_task
+from apps.tasks.selectors import find_suite, find_task, is_protected
 from apps.tasks.services import note_heldout_look
 from ratchet.bodies import read_body
 from ratchet.endpoints import Endpoint
@@ -78,7 +77,7 @@ class TaskContract(Endpoint):
         """What the task's sandboxes are granted and denied. Names of held-out files need heldout:read."""
         task = find_task(request.user, pk)
         contract = contract_of(request.user, task)
-        if task.split == SplitName.HELDOUT and not contract.content_hidden:
+        if is_protected(task.split) and not contract.content_hidden:
             note_heldout_look(suite=task.suite, by=caller(request), task_keys=[task.key])
         return Response(ContractSerializer(contract).data)
 

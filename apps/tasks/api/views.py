@@ -16,7 +16,7 @@ from apps.accounts.permissions import Permission, find_project, has_permission
 from apps.tasks import selectors, services
 from apps.tasks.api import serializers
 from apps.tasks.api.uploads import SuiteJSONParser, check_size, read_harbor, read_upload
-from apps.tasks.models import SplitName, Suite, SuiteState, Task
+from apps.tasks.models import Suite, SuiteState, Task
 from apps.tasks.sources import import_harbor, import_source, suite_problem
 from apps.tasks.suites.errors import SuiteError
 from ratchet.bodies import read_body
@@ -180,7 +180,7 @@ class TaskPutBack(Endpoint):
 
 def _show_heldout(request: Request, tasks: list[Task]) -> bool:
     """Whether held-out content among the tasks is shown; if so, that is audited first."""
-    heldout = [task for task in tasks if task.split == SplitName.HELDOUT]
+    heldout = [task for task in tasks if selectors.is_protected(task.split)]
     if not heldout:
         return False
     suite = heldout[0].suite

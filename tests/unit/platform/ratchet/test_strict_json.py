@@ -15,7 +15,7 @@ from ratchet.strict_json import StrictJsonError, loads
         ('["\\ud800"]', "half a surrogate pair"),
         ("1" * 400, "400 digits"),
         ("[1e999]", "out of range"),
-        ("[" * 101 + "]" * 101, "more than 100 levels deep"),
+        ("[" * 150 + "]" * 150, "more than 100 levels deep"),
         ("[" * 200_000, "nested too deeply"),
         ('{"a": 1', "line 1 column"),
         (b'"\xff"', "not UTF-8 at byte 1"),
