@@ -10,7 +10,7 @@ import yaml
 
 from apps.evaluations import messaging as evaluation_messaging
 from apps.evaluations.selection import choose_checkpoint
-from apps.runs.models import Episode, Group, Run, RunState
+from apps.runs.models import Episode, Group, Run, RunEvent, RunState
 from gpu_workers.contracts.groups import EpisodeRecord, GroupTranscript, TurnRecord
 from ratchet.store import get_store
 from tests.support.faulty_proxy import BUSY, LOST, FaultyProxy
@@ -129,15 +129,14 @@ def test_text_of_others_does_not_steer_the_terminal(ratchet, plane, arguments, e
     transcript = GroupTranscript(str(group.pk), group.task.key, group.task.task_hash, [said])
     Group.objects.update(transcript=get_store().put(transcript.encode()))
     Episode.objects.update(answer=hostile, message=hostile)
+    RunEvent.objects.update(message=hostile)
+    Run.objects.update(name=hostile, status_message=hostile)
     shown = ratchet("episodes", "list", 1, "--limit", 1).stdout
     assert "\\x1b]0;owned\\x07\\x1b[2J\\x9b31m\\u202eedoc\\nnext" in shown and len(shown.splitlines()) == 2
     env = environment(RATCHET_URL=application.url, RATCHET_TOKEN=token_of("engineer"), TERM="xterm")
-    episode = Episode.objects.first()
-    for words in (
-        ["episodes", "show", episode.pk],
-        ["episodes", "show", episode.pk, "--json"],
-        ["episodes", "export", 1],
-    ):
+    show = ["episodes", "show", Episode.objects.first().pk]
+    export, watch = ["episodes", "export", 1], ["watch", 1]
+    for words in (show, [*show, "--json"], export, watch, ["logs", 1], ["runs", "list"]):
         command = " ".join(arguments(*words))
         done = subprocess.run(["script", "-qec", command, "/dev/null"], env=env, capture_output=True, timeout=60)
         text = done.stdout.decode(errors="surrogateescape")

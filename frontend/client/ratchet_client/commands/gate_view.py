@@ -50,21 +50,20 @@ def _possible(allowed: Any) -> list[str]:
     return [name for name in ("approve", "reject", "override", "confirm", "rollback") if allowed[name]]
 
 
-def _estimate(tile: dict[str, Any]) -> str | None:
-    return None if tile["estimate"] is None else f"{tile['estimate']:.3g} {tile['unit']}".strip()
-
-
-def _interval(tile: dict[str, Any]) -> str | None:
-    low, high = (None if tile[name] is None else f"{tile[name]:.3g}" for name in ("low", "high"))
-    return None if low is None and high is None else f"{low or '−∞'} to {high or '∞'}"
+def _change(tile: dict[str, Any]) -> str | None:
+    """Estimate with its interval; an end that is not known is infinite."""
+    if tile["estimate"] is None:
+        return None
+    low = "−∞" if tile["low"] is None else f"{tile['low']:.3g}"
+    high = "∞" if tile["high"] is None else f"{tile['high']:.3g}"
+    return f"{tile['estimate']:.3g} [{low}, {high}] {tile['unit']}".strip()
 
 
 _TILES: list[Column] = [
     ("metric", lambda tile: tile["title"]),
     ("verdict", lambda tile: mark(tile["verdict"])),
-    ("required", lambda tile: tile["required"]),
-    ("change", _estimate),
-    ("interval", _interval),
+    ("needed", lambda tile: tile["required"]),
+    ("change", _change),
     ("margin", lambda tile: tile["margin"]),
     ("tasks", lambda tile: tile["n"]),
     ("", lambda tile: tile["words"]),

@@ -3,7 +3,7 @@
 import click
 
 from ratchet_client.commands.gate_view import print_gate, verdict_code
-from ratchet_client.commands.output import mark, when
+from ratchet_client.commands.output import day, mark, when
 from ratchet_client.commands.session import Session, json_option, key_option, pass_session, project_option
 from ratchet_client.commands.waiting import wait_for
 from ratchet_client.errors import RatchetError
@@ -41,7 +41,7 @@ def list_gates(session: Session, channel: str, state: str) -> None:
             ("incumbent", lambda gate: gate["incumbent"]),
             ("decision", lambda gate: (gate["decision"] or {}).get("kind")),
             ("project", lambda gate: gate["project"]),
-            ("opened", lambda gate: when(gate["created_at"])),
+            ("opened, UTC", lambda gate: day(gate["created_at"])),
         ],
     )
 

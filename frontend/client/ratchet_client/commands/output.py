@@ -30,8 +30,8 @@ class Output:
     def __init__(self, as_json: bool = False, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
         self.as_json = as_json
         self.stdout = stdout or sys.stdout
-        self.console = Console(file=self.stdout, highlight=False, markup=False, emoji=False)
-        self.errors = Console(file=stderr or sys.stderr, highlight=False, markup=False, emoji=False)
+        self.console = _console(self.stdout)
+        self.errors = _console(stderr or sys.stderr)
 
     @property
     def is_terminal(self) -> bool:
@@ -52,7 +52,10 @@ class Output:
         if self.as_json:
             self.json(listed)
         elif self.is_terminal:
-            self.console.print(make_table(listed, columns) if listed else Text("nothing", style="dim"))
+            table = make_table(listed, columns) if listed else Text("nothing", style="dim")
+            # Not squeezed into a narrow terminal: an id must stay whole to be copied.
+            natural = self.console.measure(table, options=self.console.options.update_width(_UNBOUNDED)).maximum
+            _console(self.stdout, max(self.console.width, natural)).print(table, crop=False)
         else:
             self.raw("\t".join(title for title, _ in columns))
             for row in listed:
@@ -109,10 +112,19 @@ class Output:
         self.errors.print(line, soft_wrap=True)
 
 
+_MAX_WIDTH = 40  # of a column
+_UNBOUNDED = 10_000
+
+
+def _console(file: TextIO, width: int | None = None) -> Console:
+    """A terminal that takes text as it is: no markup, no emoji codes, no colouring of numbers."""
+    return Console(file=file, width=width, highlight=False, markup=False, emoji=False)
+
+
 def make_table(rows: Iterable[Any], columns: list[Column]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", show_edge=False)
     for title, _ in columns:
-        table.add_column(title, overflow="fold")
+        table.add_column(title, overflow="fold", max_width=_MAX_WIDTH)
     for row in rows:
         table.add_row(*(cell(value(row)) for _, value in columns))
     return table
@@ -144,6 +156,11 @@ def mark(state: str) -> Text:
     """A state or verdict as sign, word and colour."""
     words, style = _MARKS.get(state, (printable(state), ""))
     return Text(words or "–", style=style)
+
+
+def day(value: str | None) -> str | None:
+    """A time of the API to the minute, in UTC: for lists."""
+    return f"{datetime.fromisoformat(value).astimezone(UTC):%Y-%m-%d %H:%M}" if value else None
 
 
 def when(value: str | None) -> str | None:

@@ -2,7 +2,7 @@
 
 import click
 
-from ratchet_client.commands.output import when
+from ratchet_client.commands.output import day, when
 from ratchet_client.commands.session import Session, json_option, key_option, pass_session, project_option
 from ratchet_client.types import PolicyBrief
 
@@ -28,7 +28,7 @@ def list_policies(session: Session, kind: str) -> None:
             ("examples", lambda policy: policy["num_shots"]),
             ("from", lambda policy: _slug(policy["parent"])),
             ("project", lambda policy: policy["project"]),
-            ("made", lambda policy: when(policy["created_at"])),
+            ("made, UTC", lambda policy: day(policy["created_at"])),
         ],
     )
 

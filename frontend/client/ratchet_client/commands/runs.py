@@ -4,7 +4,7 @@ from functools import partial
 
 import click
 
-from ratchet_client.commands.output import Column, ExitCode, mark, seconds, when
+from ratchet_client.commands.output import Column, ExitCode, day, mark, seconds, when
 from ratchet_client.commands.session import Session, json_option, pass_session, project_option
 from ratchet_client.commands.waiting import Patience
 from ratchet_client.feed import FINAL_STATES
@@ -40,10 +40,10 @@ def list_runs(session: Session, states: tuple[str, ...], suite: str, limit: int)
         ("suite", lambda run: run["suite"]),
         ("from", lambda run: run["policy"]),
         ("result", lambda run: run["result"]),
-        ("project", lambda run: run["project"]),
-        ("by", lambda run: run["created_by"]),
-        ("submitted", lambda run: when(run["created_at"])),
+        ("submitted, UTC", lambda run: day(run["created_at"])),
     ]
+    if not session.project_filter:
+        columns.append(("project", lambda run: run["project"]))
     session.output.table((run for run, _ in zip(rows, range(limit), strict=False)), columns)
 
 
@@ -80,8 +80,11 @@ def show_ledger(session: Session, run: str) -> None:
 @pass_session
 def show_metrics(session: Session, run: str, names: tuple[str, ...], every: bool) -> None:
     """The newest value of every series, or of those named; whole series with --json."""
+    found = session.client.runs.metrics(session.find_run(run), names, every=every)
+    if missing := sorted(set(names) - {series["name"] for series in found}):
+        session.output.note(f"The run has no points of {', '.join(missing)}.")
     session.output.table(
-        session.client.runs.metrics(session.find_run(run), names, every=every),
+        found,
         [
             ("metric", lambda series: series["name"]),
             ("newest", lambda series: series["values"][-1] if series["values"] else None),

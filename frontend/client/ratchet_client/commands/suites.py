@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ratchet_client.commands.output import ExitCode, mark, when
+from ratchet_client.commands.output import ExitCode, day, mark
 from ratchet_client.commands.session import Session, json_option, key_option, pass_session, project_option
 from ratchet_client.commands.waiting import wait_for
 from ratchet_client.errors import RatchetError
@@ -35,7 +35,7 @@ def list_suites(session: Session, slug: str) -> None:
             ("ready", lambda suite: suite["num_ready"]),
             ("quarantined", lambda suite: suite["num_quarantined"]),
             ("project", lambda suite: suite["project"]),
-            ("imported", lambda suite: when(suite["created_at"])),
+            ("imported, UTC", lambda suite: day(suite["created_at"])),
         ],
     )
 

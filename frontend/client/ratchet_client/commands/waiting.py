@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TypeVar
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -31,7 +31,7 @@ class Patience:
         except (Unreachable, ApiError) as error:
             if isinstance(error, ApiError) and error.status != 429 and error.status < 500:
                 raise
-            self.away = self.away or f"reconnecting since {datetime.now():%H:%M:%S}"
+            self.away = self.away or f"reconnecting since {datetime.now(UTC):%H:%M:%SZ}"
             self._failures += 1
             self._check_time()
             return None
