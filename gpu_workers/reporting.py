@@ -139,7 +139,7 @@ class PointStream:
         attempt: int = 0,
         token: int = 0,
         period_seconds: float = 0.2,
-        most: int = 2000,
+        most: int = 5000,
     ) -> None:
         self._sink = sink
         self._identity = {"run_id": run_id, "source": source, "attempt": attempt, "token": token}

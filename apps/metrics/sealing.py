@@ -1,17 +1,19 @@
 """Moves points of the journal into packed blocks, under the lock of their run's head."""
 
-from dataclasses import asdict, fields
+from dataclasses import astuple, fields
 from uuid import UUID
 
 import numpy as np
-from django.db import transaction
+from django.db import connection, transaction
+from psycopg import sql
 
 from apps.metrics.models import MetricBatch, MetricBlock, MetricHead
 from apps.metrics.packing import BLOCK_POINTS, Points, Summary, join, pack, summarise, unpack
 
 SEAL_POINTS = 16_384
 _POINTS_A_SERIES = 128  # of a run with many series: sealing rewrites one open block of each
-_FIELDS = [field.name for field in fields(Summary)] + ["data"]
+_SUMMARY = [field.name for field in fields(Summary)]
+_TYPES = ["int4", "int8", "int8", "float8", "int8", "float8", "int8", "float8", "int4", "int4", "int4", "int8"]
 
 
 def is_due(num_unsealed: int, num_series: int) -> bool:
@@ -31,26 +33,13 @@ def seal(run_id: UUID) -> int:
         return 0
     batches.filter(revision__lte=head.sealed_revision, data__isnull=False).update(data=None, index=None)
     by_series = split(unsealed)
-    opened = MetricBlock.objects.filter(
-        series_id__in=by_series, count__lt=BLOCK_POINTS, data__isnull=False
-    ).select_for_update()
-    changed, fresh = [], []
-    for block in opened:
-        assert block.data is not None
-        room = BLOCK_POINTS - block.count
-        points = by_series[block.series_id]
-        if not len(points):
-            continue
-        _fill(block, join([unpack(block.data), points.where(slice(0, room))]))
-        by_series[block.series_id] = points.where(slice(room, None))
-        changed.append(block)
-    for series_id, points in by_series.items():
-        for start in range(0, len(points), BLOCK_POINTS):
-            block = MetricBlock(series_id=series_id)
-            _fill(block, points.where(slice(start, start + BLOCK_POINTS)))
-            fresh.append(block)
-    MetricBlock.objects.bulk_update(changed, _FIELDS, batch_size=200)
-    MetricBlock.objects.bulk_create(fresh, batch_size=500)
+    opened = MetricBlock.objects.filter(series_id__in=by_series, count__lt=BLOCK_POINTS, data__isnull=False)
+    found = list(opened.values_list("id", "series_id", "data"))
+    MetricBlock.objects.filter(pk__in=[pk for pk, *_ in found]).delete()  # filled up, and written again below
+    for _, series_id, data in found:
+        assert data is not None
+        by_series[series_id] = join([unpack(data), by_series[series_id]])
+    _copy(by_series)
     count = head.num_unsealed
     head.sealed_revision, head.num_unsealed = unsealed[-1].revision, 0
     head.save(update_fields=["sealed_revision", "num_unsealed"])
@@ -79,7 +68,12 @@ def split(batches: list[MetricBatch]) -> dict[int, Points]:
     }
 
 
-def _fill(block: MetricBlock, points: Points) -> None:
-    for name, value in asdict(summarise(points)).items():
-        setattr(block, name, value)
-    block.data = pack(points)
+def _copy(by_series: dict[int, Points]) -> None:
+    columns = sql.SQL(", ").join(map(sql.Identifier, ["series_id", *_SUMMARY, "data"]))
+    statement = sql.SQL("COPY metrics_metricblock ({}) FROM STDIN (FORMAT BINARY)").format(columns)
+    with connection.cursor() as cursor, cursor.cursor.copy(statement) as copy:
+        copy.set_types(["int8", *_TYPES, "bytea"])
+        for series_id, points in by_series.items():
+            for start in range(0, len(points), BLOCK_POINTS):
+                block = points.where(slice(start, start + BLOCK_POINTS))
+                copy.write_row((series_id, *astuple(summarise(block)), pack(block)))

@@ -14,7 +14,7 @@ from apps.metrics.reading import read_series
 from apps.runs.models import Run
 from tests.support.worlds import make_world, run_spec
 
-OLD, NEW = [("metrics", "0001_initial")], [("metrics", "0004_delete_point")]
+OLD, NEW = [("metrics", "0001_initial")], [("metrics", "0005_fast_compression")]
 
 
 def migrate(target):
