@@ -1,9 +1,10 @@
 """Claim: points are durable in PostgreSQL at least 10 × as fast as by MLflow's log_batch, and as fast as by trackio.
 
-All sides in one run, one after the other, repeated. Ours goes the whole way: worker's stream → Valkey → ingest process →
-committed in PostgreSQL with fsync. MLflow: `log_batch` of 1,000 to its server on SQLite, with one client and with four.
+All sides in one run, one after the other, repeated. Ours goes the whole way: worker's stream → Valkey → ingest
+process → committed in PostgreSQL with fsync. MLflow: `log_batch` of 1,000 to its server (one worker: with more, each
+lost its place on two busy cores) on SQLite, with one client and with four.
 trackio: `log` of 10 keys (and of 1 key) until `finish` has made them durable, as its users do.
-The peers live in a virtual environment of their own: `PEERS_PYTHON=/path/to/bin/python` (mlflow 3.17.2, trackio 0.43.0).
+The peers live in a virtual environment of their own, `PEERS_PYTHON=/path/to/bin/python`: mlflow 3.17.2, trackio 0.43.0.
 Prints one JSON object. Run: `python benchmarks/ingest.py [--points N] [--peer-points N] [--rounds N]`.
 """
 
@@ -39,7 +40,8 @@ runs = [client.create_run(experiment).info.run_id for _ in range(clients)]
 def work(run_id, count):
     own = MlflowClient(url)
     for start in range(0, count, 1000):
-        own.log_batch(run_id, [Metric("loss", float(i), int(time.time() * 1000), i) for i in range(start, start + 1000)])
+        now, steps = int(time.time() * 1000), range(start, start + 1000)
+        own.log_batch(run_id, [Metric("loss", float(i), now, i) for i in steps])
 started = time.perf_counter()
 threads = [threading.Thread(target=work, args=(run_id, points // clients)) for run_id in runs]
 [t.start() for t in threads]; [t.join() for t in threads]
@@ -99,7 +101,7 @@ class Mlflow:
         self.python, port = python, free_port()
         self.url = f"http://127.0.0.1:{port}"
         arguments = ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--host", "127.0.0.1", "--port", str(port)]
-        arguments += ["--artifacts-destination", str(folder)]
+        arguments += ["--artifacts-destination", str(folder), "--workers", "1"]
         log = (folder / "mlflow.log").open("wb")
         self.process = subprocess.Popen(
             [python, "-m", "mlflow", "server", *arguments], stdout=log, stderr=log, start_new_session=True, cwd=folder

@@ -5,6 +5,7 @@ import logging
 from celery import Celery
 
 from gpu_workers.contracts import queues
+from gpu_workers.contracts.exporter import watch_celery
 from gpu_workers.settings import settings
 
 ROUTES = {
@@ -51,3 +52,4 @@ def make_app(broker_url: str) -> Celery:
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # a line a request would bury everything else
 app = make_app(settings().broker_url)
+watch_celery()

@@ -24,6 +24,7 @@ from gpu_workers.contracts.points import Point, PointBatch, body_of, pack_points
 RETRY_POLICY = {"max_retries": 60, "interval_start": 0.2, "interval_step": 0.5, "interval_max": 10.0}
 HEARTBEAT_RETRY = {"max_retries": 1, "interval_start": 0.1, "interval_step": 0.1, "interval_max": 0.2}
 HEARTBEAT_LIFETIME_SECONDS = 30
+_AWAY_SECONDS = 1.0  # pause before the broker is tried again
 
 logger = logging.getLogger(__name__)
 
@@ -190,4 +191,4 @@ class PointStream:
                 logger.warning("points of %s wait: the broker does not answer", batch.source)
                 if self._closing:
                     return
-                time.sleep(1.0)
+                time.sleep(_AWAY_SECONDS)

@@ -3,6 +3,7 @@
 from celery import Celery
 
 from gpu_workers.contracts import queues
+from gpu_workers.contracts.exporter import watch_celery
 from ratchet.env import load_env, use_settings
 
 use_settings()
@@ -69,3 +70,4 @@ app.conf.update(
     },
 )
 app.autodiscover_tasks(related_name="jobs")
+watch_celery()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from gpu_workers.contracts import queues
+from gpu_workers.contracts import exporter, queues
 from ratchet.env import ROOT, Env
 
 
@@ -150,9 +150,11 @@ def control_environment(env: Env) -> dict[str, str]:
 def environment(spec: ProcessSpec, env: Env) -> dict[str, str]:
     """The whole environment of one process of the table."""
     control = control_environment(env)
-    if spec.plane is Plane.CONTROL:
-        return control
-    return data_environment(env) | {name: control[name] for name in spec.secrets}
+    variables = control if spec.plane is Plane.CONTROL else data_environment(env)
+    if env.metrics_port:
+        place = next(place for place, other in enumerate(PROCESSES) if other.name == spec.name)
+        variables |= {exporter.VARIABLE: f"127.0.0.1:{env.metrics_port + place}"}
+    return variables | {name: control[name] for name in spec.secrets}
 
 
 def log_path(env: Env, name: str) -> Path:
