@@ -40,6 +40,8 @@ class AuditEvent(TypedDict):
     after: Any
     reason: str
     evidence: Any
+    origin: Any
+    format: int
     previous_hash: str
     hash: str
 
@@ -92,6 +94,7 @@ class Chain(TypedDict):
     head: str
     broken_at: int | None
     message: str
+    anchored: int
 
 
 class ChannelCreateRequest(TypedDict, closed=True):

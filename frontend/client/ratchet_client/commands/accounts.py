@@ -47,7 +47,7 @@ def login(session: Session, url: str, with_token: bool) -> None:
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise RatchetError("That is no token: it looks like rt_ and letters.", hint=f"Make one at {url}/account/")
     try:
-        with Client(url, token, patience_seconds=session.patience_seconds, on_wait=output.note) as client:
+        with Client(url, token, patience_seconds=session.patience_seconds, on_wait=output.note_once) as client:
             me = client.accounts.me()
     except ApiError as error:
         if error.status == 401:

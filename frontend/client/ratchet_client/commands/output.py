@@ -29,6 +29,7 @@ class Output:
 
     def __init__(self, as_json: bool = False, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
         self.as_json = as_json
+        self._noted = ""
         self.stdout = stdout or sys.stdout
         self.console = _console(self.stdout)
         self.errors = _console(stderr or sys.stderr)
@@ -87,6 +88,12 @@ class Output:
     def note(self, text: str) -> None:
         """Beside the result: on standard error."""
         self.errors.print(cell(text), style="dim", soft_wrap=True)
+
+    def note_once(self, text: str) -> None:
+        """What was said last is not repeated."""
+        if text != self._noted:
+            self._noted = text
+            self.note(text)
 
     def error(self, error: RatchetError) -> None:
         """What is wrong, where, and what to do."""

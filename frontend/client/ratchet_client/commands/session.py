@@ -31,7 +31,7 @@ class Session:
     @cached_property
     def client(self) -> Client:
         login, patience = self.login, self.patience_seconds
-        return Client(login.url, login.token, patience_seconds=patience, on_wait=self.output.note)
+        return Client(login.url, login.token, patience_seconds=patience, on_wait=self.output.note_once)
 
     @cached_property
     def impatient(self) -> Client:
