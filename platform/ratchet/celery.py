@@ -13,6 +13,7 @@ _REAP_SECONDS = 5.0
 _RESEND_SECONDS = 60.0
 _SEAL_SECONDS = 60.0
 _ANCHOR_SECONDS = 600.0
+_DAY_SECONDS = 86_400.0
 
 
 def _tick(task: str, seconds: float) -> dict[str, object]:
@@ -65,6 +66,7 @@ app.conf.update(
         "resend reports": _tick("apps.tasks.jobs.resend_reports", _RESEND_SECONDS),
         "resend measurements": _tick("apps.tasks.jobs.resend_measurements", _RESEND_SECONDS),
         "anchor audit": _tick("apps.audit.jobs.anchor_chains", _ANCHOR_SECONDS),
+        "sweep retention": _tick("apps.retention.jobs.sweep", _DAY_SECONDS),
         "seal metrics": _tick("apps.metrics.jobs.seal_idle", _SEAL_SECONDS),
         "advance evaluations": _tick("apps.evaluations.jobs.tick", _TICK_SECONDS),
     },

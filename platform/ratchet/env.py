@@ -54,6 +54,7 @@ class Env:
     engine_port: int
     engine_model: str
     gateway_port: int
+    retention_delete: bool
     metrics_port: int  # first of the ports on loopback where processes answer Prometheus; 0: none does
     worker_secret: str
     rollout_concurrency: int
@@ -73,7 +74,7 @@ VARIABLES = frozenset(
     {
         "RATCHET_HOME", "RATCHET_ENV", "DEBUG", "LOG_LEVEL", "SECRET_KEY", "ALLOWED_HOSTS", "PUBLIC_URL",
         "DATABASE_URL", "DATABASE_OWNER_URL", "DATABASE_POOL_SIZE", "REDIS_URL", "CELERY_BROKER_URL",
-        "OBJECT_STORE_URL", "RATCHET_METRICS_PORT",
+        "OBJECT_STORE_URL", "RATCHET_METRICS_PORT", "RETENTION_DELETE",
         "RATCHET_ENGINE_PORT", "RATCHET_ENGINE_MODEL", "RATCHET_GATEWAY_PORT", "RATCHET_WORKER_SECRET",
         "ROLLOUT_CONCURRENCY", "TORCH_THREADS", "RATCHET_TRAINER_RANKS", "RATCHET_PORT", "ROLLOUT_ENGINE_URLS",
         "CHECK_REPEATS", "CHECK_BAD_REPEATS", "RATCHET_ENVIRONMENTS_DIR",
@@ -191,6 +192,7 @@ def load_env(values: Mapping[str, str] | None = None, *, root: Path = ROOT) -> E
         engine_port=engine_port,
         engine_model=_engine_model(read),
         gateway_port=gateway_port,
+        retention_delete=read.flag("RETENTION_DELETE", False),
         metrics_port=read.number("RATCHET_METRICS_PORT", 8100, 0, 65000),
         worker_secret=_secret(read, "RATCHET_WORKER_SECRET", mode, home, least=32),
         rollout_concurrency=read.number("ROLLOUT_CONCURRENCY", 48, 1, 512),

@@ -140,6 +140,7 @@ def control_environment(env: Env) -> dict[str, str]:
         "RATCHET_WORKER_SECRET": env.worker_secret,
         "DATABASE_URL": env.database_url,
         "DATABASE_POOL_SIZE": str(env.database_pool_size),
+        "RETENTION_DELETE": str(env.retention_delete).lower(),
         "ROLLOUT_CONCURRENCY": str(env.rollout_concurrency),
         "TORCH_THREADS": str(env.torch_threads),
         "CHECK_REPEATS": str(env.check_repeats),

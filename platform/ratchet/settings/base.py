@@ -21,6 +21,7 @@ REDIS_URL = ENV.redis_url
 ROLLOUT_ENGINE_URLS = list(ENV.engine_urls)
 RATCHET_GATEWAY_URL = ENV.gateway_url
 RATCHET_WORKER_SECRET = ENV.worker_secret
+RETENTION_DELETE = ENV.retention_delete  # False: sweeps report, and delete nothing
 RATCHET_ENVIRONMENTS_DIR = ENV.environments_dir  # virtual environments of third-party environments, one each
 CHECK_REPEATS = ENV.check_repeats  # verdicts of a task's reference that must agree at import
 CHECK_BAD_REPEATS = ENV.check_bad_repeats  # of answers that must fail, where a verifier needs a sandbox
@@ -49,6 +50,7 @@ INSTALLED_APPS = [
     "apps.evaluations",
     "apps.reviews",
     "apps.promotions",
+    "apps.retention",
 ]
 
 MIDDLEWARE = [
