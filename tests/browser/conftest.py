@@ -44,9 +44,9 @@ def chromium() -> Iterator[object]:
 @pytest.fixture
 def server(transactional_db, settings, tmp_path: Path, monkeypatch) -> Iterator[str]:
     """Base URL of the application; pages learn of news by asking, as the test's thread cannot push."""
-    from apps.metrics import broadcast
+    from apps.metrics import announcer
 
-    monkeypatch.setattr(broadcast, "get_channel_layer", lambda: None)
+    monkeypatch.setattr(announcer, "get_channel_layer", lambda: None)
     settings.OBJECT_STORE_URL = f"file://{tmp_path / 'objects'}"
     settings.ALLOWED_HOSTS = ["127.0.0.1"]
     with ServedApplication() as served:
