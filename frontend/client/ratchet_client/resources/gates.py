@@ -41,11 +41,11 @@ class Gates(Resource):
     def decide(self, gate_id: str, kind: str, *, evidence_digest: str, reason: str = "") -> GateDetail:
         """Approve, reject, or ask to override, on the evidence that was looked at; refused when it has changed."""
         body = {"kind": kind, "reason": reason, "evidence_digest": evidence_digest}
-        gate: GateDetail = self._http.post(f"gates/{gate_id}/decision/", body, key=None)
+        gate: GateDetail = self._http.post(f"gates/{gate_id}/decision/", body)
         return gate
 
     def confirm(self, gate_id: str, *, agree: bool, evidence_digest: str, reason: str = "") -> GateDetail:
         """The second approver's word on an override."""
         body = {"agree": agree, "reason": reason, "evidence_digest": evidence_digest}
-        gate: GateDetail = self._http.post(f"gates/{gate_id}/confirm/", body, key=None)
+        gate: GateDetail = self._http.post(f"gates/{gate_id}/confirm/", body)
         return gate
