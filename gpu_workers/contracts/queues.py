@@ -2,6 +2,7 @@
 
 CONTROL = "control"  # reconciler, reaper, gates
 INGEST = "ingest"  # reports of workers
+WEBHOOK = "webhook"  # requests to addresses outside, which may be slow
 HEARTBEAT = "heartbeat"  # liveness, never behind a batch of episodes
 ROLLOUT = "rollout"  # one message per group
 VERIFY = "verify"  # import checks of tasks, re-verification

@@ -68,6 +68,8 @@ app.conf.update(
         "anchor audit": _tick("apps.audit.jobs.anchor_chains", _ANCHOR_SECONDS),
         "sweep retention": _tick("apps.retention.jobs.sweep", _DAY_SECONDS),
         "seal metrics": _tick("apps.metrics.jobs.seal_idle", _SEAL_SECONDS),
+        "send webhooks": _tick("apps.webhooks.jobs.tick", _REAP_SECONDS),
+        "sweep webhooks": _tick("apps.webhooks.jobs.sweep", _ANCHOR_SECONDS),
         "advance evaluations": _tick("apps.evaluations.jobs.tick", _TICK_SECONDS),
     },
 )

@@ -24,6 +24,10 @@ from ratchet.problems import Problem
 M = TypeVar("M", bound=Model, covariant=True)
 
 FIELDS = "fields"
+IF_MATCH = OpenApiParameter(
+    "If-Match", str, OpenApiParameter.HEADER, description="the ETag that was looked at; another state is a 412"
+)
+KEEPS_NO_ANSWER = {"x-keeps-no-answer": True}  # for extend_schema, beside `keeps_answers = False`
 _ETAG_LENGTH = 32
 
 

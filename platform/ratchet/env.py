@@ -1,5 +1,6 @@
 """Every environment variable of the platform: read once, validated, frozen; errors name the variable."""
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,6 +64,11 @@ class Env:
     check_repeats: int
     check_bad_repeats: int
     environments_dir: Path
+    oidc_server_url: str  # empty: sign-in by password only
+    oidc_client_id: str
+    oidc_client_secret: str
+    oidc_name: str
+    webhook_networks: tuple[str, ...]  # private networks that webhooks may be sent to
 
     @property
     def gateway_url(self) -> str:
@@ -78,6 +84,7 @@ VARIABLES = frozenset(
         "RATCHET_ENGINE_PORT", "RATCHET_ENGINE_MODEL", "RATCHET_GATEWAY_PORT", "RATCHET_WORKER_SECRET",
         "ROLLOUT_CONCURRENCY", "TORCH_THREADS", "RATCHET_TRAINER_RANKS", "RATCHET_PORT", "ROLLOUT_ENGINE_URLS",
         "CHECK_REPEATS", "CHECK_BAD_REPEATS", "RATCHET_ENVIRONMENTS_DIR",
+        "OIDC_SERVER_URL", "OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET", "OIDC_NAME", "WEBHOOK_NETWORKS",
     }
 )  # fmt: skip
 
@@ -201,7 +208,13 @@ def load_env(values: Mapping[str, str] | None = None, *, root: Path = ROOT) -> E
         check_repeats=read.number("CHECK_REPEATS", 3, 1, 20),
         check_bad_repeats=read.number("CHECK_BAD_REPEATS", 1, 1, 20),
         environments_dir=Path(read.text("RATCHET_ENVIRONMENTS_DIR") or home.root / "environments").resolve(),
+        oidc_server_url=read.url("OIDC_SERVER_URL", ("https", "http"), "").rstrip("/"),
+        oidc_client_id=read.text("OIDC_CLIENT_ID"),
+        oidc_client_secret=read.text("OIDC_CLIENT_SECRET"),
+        oidc_name=read.text("OIDC_NAME", "single sign-on"),
+        webhook_networks=_networks(read, "WEBHOOK_NETWORKS"),
     )
+    _check_oidc(read, env)
     if read.problems:
         raise EnvError(read.problems)
     return env
@@ -261,6 +274,25 @@ def _check_ports(read: _Reader, ports: Mapping[str, int]) -> None:
         if port in seen:
             read.problems.append(f"{name} and {seen[port]} are both {port}: give each a port of its own.")
         seen[port] = name
+
+
+def _check_oidc(read: _Reader, env: Env) -> None:
+    given = {"OIDC_CLIENT_ID": env.oidc_client_id, "OIDC_CLIENT_SECRET": env.oidc_client_secret}
+    if env.oidc_server_url:
+        missing = [name for name, value in given.items() if not value]
+        read.problems += [f"{name} is not set, but OIDC_SERVER_URL is: set both." for name in missing]
+        if env.mode is Mode.PRODUCTION and not env.oidc_server_url.startswith("https://"):
+            read.problems.append("OIDC_SERVER_URL must begin with https:// in production.")
+
+
+def _networks(read: _Reader, name: str) -> tuple[str, ...]:
+    values = read.words(name)
+    for value in values:
+        try:
+            ipaddress.ip_network(value)
+        except ValueError as error:
+            read.problems.append(f"{name}: {value!r} is no network such as 10.1.0.0/16 ({error}).")
+    return values
 
 
 def _allowed_hosts(read: _Reader, mode: Mode) -> tuple[str, ...]:

@@ -78,6 +78,10 @@ def member(plant: Plant) -> dict[str, str]:
     return {"slug": plant.slug, "username": plant.ids["member"]}
 
 
+def invitation(plant: Plant) -> dict[str, Any]:
+    return {"slug": plant.slug, "pk": plant.ids["invitation"]}
+
+
 def decision(plant: Plant) -> dict[str, str]:
     from apps.promotions.models import Gate
 
@@ -103,9 +107,20 @@ DOORS: dict[tuple[str, str], Door | tuple[Door, ...]] = {
     ("api-projects", "GET"): Door(P.PROJECT_READ, shows=lambda plant: f'"{plant.slug}"'),
     ("api-projects", "POST"): Door(Who.SUPERUSER, body=said(slug="new", title="New"), ok=(201,)),
     ("api-project", "GET"): Door(P.PROJECT_READ, slug),
+    ("api-project", "PATCH"): Door(P.PROJECT_UPDATE, slug, body=said(title="Another")),
     ("api-members", "GET"): Door(P.PROJECT_READ, slug),
     ("api-members", "POST"): Door(
         P.MEMBER_MANAGE, slug, body=lambda p: {"username": p.ids["member"], "role": "viewer"}, ok=(201,)
+    ),
+    ("api-member", "GET"): Door(P.PROJECT_READ, member),
+    ("api-invitations", "GET"): Door(P.MEMBER_MANAGE, slug),
+    ("api-invitations", "POST"): Door(
+        P.MEMBER_MANAGE, slug, body=said(email="new@example.org", role="viewer"), ok=(201,)
+    ),
+    ("api-invitation", "GET"): Door(P.MEMBER_MANAGE, invitation),
+    ("api-invitation", "DELETE"): Door(P.MEMBER_MANAGE, invitation, ok=(204,)),
+    ("api-invitation-accept", "POST"): Door(  # who holds the link joins; members have a role already
+        Who.SIGNED_IN, body=lambda p: {"secret": p.ids["secret"]}, ok=(201, 409)
     ),
     ("api-member", "PUT"): Door(P.MEMBER_MANAGE, member, body=said(role="viewer")),
     ("api-member", "DELETE"): Door(P.MEMBER_MANAGE, member, ok=(204,)),
@@ -117,6 +132,19 @@ DOORS: dict[tuple[str, str], Door | tuple[Door, ...]] = {
     ("api-audit", "GET"): Door(P.AUDIT_READ, shows=lambda plant: str(plant.project.pk)),
     ("api-audit-verify", "GET"): Door(P.AUDIT_READ, query=project),
     ("api-audit-export", "GET"): Door(P.AUDIT_READ, query=project),
+    # webhooks
+    ("api-webhooks", "GET"): Door(P.WEBHOOK_MANAGE, shows=row("webhook")),
+    ("api-webhooks", "POST"): Door(
+        P.WEBHOOK_MANAGE, body=in_project(url="https://example.org/new", events=["run:*"]), ok=(201,)
+    ),
+    ("api-webhook", "GET"): Door(P.WEBHOOK_MANAGE, pk("webhook"), closed=(404,)),
+    ("api-webhook", "PATCH"): Door(P.WEBHOOK_MANAGE, pk("webhook"), body=said(enabled=False), closed=(404,)),
+    ("api-webhook", "DELETE"): Door(P.WEBHOOK_MANAGE, pk("webhook"), ok=(204,), closed=(404,)),
+    ("api-webhook-rotate", "POST"): Door(P.WEBHOOK_MANAGE, pk("webhook"), closed=(404,)),
+    ("api-webhook-test", "POST"): Door(P.WEBHOOK_MANAGE, pk("webhook"), ok=(202,), closed=(404,)),
+    ("api-webhook-deliveries", "GET"): Door(P.WEBHOOK_MANAGE, pk("webhook"), closed=(404,)),
+    ("api-webhook-delivery", "GET"): Door(P.WEBHOOK_MANAGE, pk("delivery"), closed=(404,)),
+    ("api-webhook-redeliver", "POST"): Door(P.WEBHOOK_MANAGE, pk("delivery"), ok=(202,), closed=(404,)),
     # suites and tasks
     ("api-suites", "GET"): Door(P.SUITE_READ, shows=row("suite")),
     ("api-suites", "POST"): Door(P.SUITE_CREATE, body=in_project(header=HEADER, tasks=TASKS), ok=(202,)),
@@ -244,6 +272,20 @@ DOORS: dict[tuple[str, str], Door | tuple[Door, ...]] = {
     ("login", "GET"): Door(Who.ANYONE, ok=(200, 302)),
     ("logout", "POST"): Door(Who.ANYONE, ok=(302,)),
     ("account", "GET"): Door(Who.SIGNED_IN),
+    ("password", "GET"): Door(Who.SIGNED_IN),
+    ("openid_connect_login", "POST"): Door(Who.ANYONE, said(provider_id="sso"), ok=(404,)),  # none is set up
+    ("openid_connect_callback", "GET"): Door(Who.ANYONE, said(provider_id="sso"), ok=(404,)),
+    ("people", "GET"): Door(P.PROJECT_READ, slug),
+    ("people", "POST"): Door(P.MEMBER_MANAGE, slug, body=said(email="x@example.org", role="viewer", days="7")),
+    ("change-member", "POST"): Door(P.MEMBER_MANAGE, member, body=said(role="viewer"), ok=(302,)),
+    ("revoke-invitation", "POST"): Door(P.MEMBER_MANAGE, invitation, ok=(302,)),
+    ("invitation", "GET"): Door(Who.ANYONE, lambda p: {"secret": p.ids["secret"]}),
+    ("webhooks", "GET"): Door(P.WEBHOOK_MANAGE, slug),
+    ("webhooks", "POST"): Door(P.WEBHOOK_MANAGE, slug, body=said(url="https://example.org/x", events="run:*")),
+    ("webhook", "GET"): Door(P.WEBHOOK_MANAGE, pk("webhook"), closed=(404,)),
+    ("webhook", "POST"): Door(P.WEBHOOK_MANAGE, pk("webhook"), body=said(do="switch"), ok=(302,), closed=(404,)),
+    ("webhook-delivery", "GET"): Door(P.WEBHOOK_MANAGE, pk("delivery"), closed=(404,)),
+    ("webhook-delivery", "POST"): Door(P.WEBHOOK_MANAGE, pk("delivery"), ok=(302,), closed=(404,)),
     ("revoke-token", "POST"): Door(Who.OWNER, pk("token"), ok=(302,)),
     ("audit", "GET"): Door(P.AUDIT_READ, query=said(verify="1"), shows=lambda plant: plant.author.username),
     ("suites", "GET"): Door(P.SUITE_READ, shows=row("suite")),

@@ -57,7 +57,7 @@ def send(client: Client, name: str, method: str, door: Door, plant: Plant) -> tu
         data = json.dumps(body) if body is not None else ""
         response = client.generic(method, url, data, content_type="application/json")
     else:
-        response = client.generic(method, url)
+        response = client.post(url, body or {})
     content = b"".join(response.streaming_content) if response.streaming else response.content  # type: ignore[arg-type]
     return response.status_code, content.decode()
 

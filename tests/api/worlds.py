@@ -8,6 +8,7 @@ from unittest import mock
 import numpy as np
 from django.utils import timezone
 
+from apps.accounts.invitations import invite
 from apps.accounts.models import Membership, Project, Role, User
 from apps.accounts.services import issue_token
 from apps.evaluations.gate_policies import create_gate_policy
@@ -25,6 +26,8 @@ from apps.tasks.measurements.models import MeasuredCandidate, MeasuredTask, Veri
 from apps.tasks.models import Suite, Task
 from apps.tasks.reports import services as report_services
 from apps.tasks.services import apply_checks, import_suite, release_task
+from apps.webhooks.models import DeliveryState
+from apps.webhooks.services import create_webhook, send_test
 from gpu_workers.contracts.enums import Split
 from gpu_workers.contracts.groups import (
     EpisodeRecord,
@@ -78,6 +81,7 @@ def plant(slug: str) -> Plant:
     _gate(made, suite)
     _reports(made, suite)
     _measurement(made, suite)
+    _outside(made)
     made.ids["token"] = issue_token(user=author, name="laptop", by=author).token.pk
     made.ids["member"] = author.username
     return made
@@ -245,6 +249,18 @@ def _reports(made: Plant, suite: Suite) -> None:
     ):
         report = report_services.request_report(suite=suite, by=made.author, options={"probe": False})
     made.ids["report"], made.ids["finding"] = report.pk, "leaks"
+
+
+def _outside(made: Plant) -> None:
+    """An invitation, and a webhook with a delivery that was given up."""
+    sent = invite(project=made.project, email="guest@example.org", role=Role.VIEWER, by=made.users[Role.ADMIN])
+    hook = create_webhook(project=made.project, url="https://example.org/hook", events=["*"], by=made.author)
+    delivery = send_test(webhook=hook, by=made.author)
+    delivery.state, delivery.next_attempt_at, delivery.finished_at = DeliveryState.FAILED, None, timezone.now()
+    delivery.save()
+    made.ids |= {
+        "invitation": sent.invitation.pk, "secret": sent.secret, "webhook": hook.pk, "delivery": delivery.pk
+    }  # fmt: skip
 
 
 def _measurement(made: Plant, suite: Suite) -> None:

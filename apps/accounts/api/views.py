@@ -2,18 +2,21 @@
 
 from typing import cast
 
+from django.conf import settings
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
 from rest_framework import status
+from rest_framework.exceptions import Throttled
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.accounts import selectors, services
+from apps.accounts import invitations, selectors, services
 from apps.accounts.api import serializers
-from apps.accounts.models import ApiToken, Membership, Project, User
+from apps.accounts.models import ApiToken, Invitation, Membership, Project, User
 from apps.accounts.permissions import Permission, find_project, not_found, visible_projects
+from apps.accounts.throttles import allowed, seconds_left
 from ratchet.bodies import read_body
-from ratchet.endpoints import Endpoint, ListEndpoint
+from ratchet.endpoints import IF_MATCH, KEEPS_NO_ANSWER, Endpoint, ListEndpoint, require_match
 from ratchet.problems import Problem
 
 
@@ -43,6 +46,17 @@ class ProjectDetail(Endpoint):
     def get(self, request: Request, slug: str) -> Response:
         return Response(serializers.ProjectSerializer(find_project(request.user, slug)).data)
 
+    @extend_schema(
+        parameters=[IF_MATCH], request=serializers.ProjectTitleSerializer, responses=serializers.ProjectSerializer
+    )
+    def patch(self, request: Request, slug: str) -> Response:
+        """Give the project another title. The slug stays: addresses and specs name it."""
+        project = find_project(request.user, slug, Permission.PROJECT_UPDATE)
+        values = read_body(request, serializers.ProjectTitleSerializer)
+        require_match(request, serializers.ProjectSerializer(project).data)
+        project = services.rename_project(project=project, title=values["title"], by=caller(request))
+        return Response(serializers.ProjectSerializer(project).data)
+
 
 class MemberList(ListEndpoint[Membership]):
     serializer_class = serializers.MembershipSerializer
@@ -68,11 +82,20 @@ class MemberList(ListEndpoint[Membership]):
 
 
 class MemberDetail(Endpoint):
-    @extend_schema(request=serializers.RoleSerializer, responses=serializers.MembershipSerializer)
+    @extend_schema(responses=serializers.MembershipSerializer)
+    def get(self, request: Request, slug: str, username: str) -> Response:
+        """One member with the role they hold."""
+        member = selectors.find_member(request.user, find_project(request.user, slug), username)
+        return Response(serializers.MembershipSerializer(member).data)
+
+    @extend_schema(
+        parameters=[IF_MATCH], request=serializers.RoleSerializer, responses=serializers.MembershipSerializer
+    )
     def put(self, request: Request, slug: str, username: str) -> Response:
         """Change a member's role."""
         member = self._member(request, slug, username)
         values = read_body(request, serializers.RoleSerializer)
+        require_match(request, serializers.MembershipSerializer(member).data)
         member = services.add_member(project=member.project, user=member.user, role=values["role"], by=caller(request))
         return Response(serializers.MembershipSerializer(member).data)
 
@@ -88,22 +111,81 @@ class MemberDetail(Endpoint):
         return selectors.find_member(request.user, project, username)
 
 
+class InvitationList(ListEndpoint[Invitation]):
+    """Invitations into the project, newest first."""
+
+    serializer_class = serializers.InvitationSerializer
+    queryset = Invitation.objects.none()
+    keeps_answers = False  # the link is shown once
+
+    def get_queryset(self) -> QuerySet[Invitation]:
+        user = caller(self.request)
+        return selectors.invitations_of(user, find_project(user, self.kwargs["slug"]))
+
+    @extend_schema(
+        request=serializers.InvitationCreateSerializer,
+        responses={201: serializers.SentInvitationSerializer},
+        extensions=KEEPS_NO_ANSWER,
+    )
+    def post(self, request: Request, slug: str) -> Response:
+        """Make a link that gives its holder a role here. It takes no Idempotency-Key: a kept answer would keep it."""
+        project = find_project(request.user, slug, Permission.MEMBER_MANAGE)
+        values = read_body(request, serializers.InvitationCreateSerializer)
+        sent = invitations.invite(project=project, by=caller(request), **values)
+        body = serializers.InvitationSerializer(sent.invitation).data
+        location = f"/api/v1/projects/{slug}/invitations/{sent.invitation.pk}/"
+        return Response({**body, "url": settings.PUBLIC_URL + sent.path}, status=201, headers={"Location": location})
+
+
+class InvitationDetail(Endpoint):
+    @extend_schema(responses=serializers.InvitationSerializer)
+    def get(self, request: Request, slug: str, pk: str) -> Response:
+        return Response(serializers.InvitationSerializer(self._invitation(request, slug, pk)).data)
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Request, slug: str, pk: str) -> Response:
+        """Take the link back; whoever joined by it stays."""
+        invitations.revoke_invitation(invitation=self._invitation(request, slug, pk), by=caller(request))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    @staticmethod
+    def _invitation(request: Request, slug: str, pk: str) -> Invitation:
+        return selectors.find_invitation(request.user, find_project(request.user, slug), pk)
+
+
+class InvitationAccept(Endpoint):
+    @extend_schema(request=serializers.AcceptSerializer, responses={201: serializers.MembershipSerializer})
+    def post(self, request: Request) -> Response:
+        """Join a project by an invitation's link, with the account that asks."""
+        values = read_body(request, serializers.AcceptSerializer)
+        invitation = invitations.find_open(values["secret"])
+        if invitation is None or caller(request).token_project_id or caller(request).token_scopes:
+            raise not_found()
+        member = invitations.accept_invitation(invitation=invitation, by=caller(request))
+        return Response(serializers.MembershipSerializer(member).data, status=201)
+
+
 class TokenList(ListEndpoint[ApiToken]):
     serializer_class = serializers.TokenSerializer
     queryset = ApiToken.objects.none()
+    keeps_answers = False  # the secret is shown once
 
     def get_queryset(self) -> QuerySet[ApiToken]:
         return selectors.tokens_of(caller(self.request))
 
-    @extend_schema(request=serializers.TokenCreateSerializer, responses={201: serializers.IssuedTokenSerializer})
+    @extend_schema(
+        request=serializers.TokenCreateSerializer,
+        responses={201: serializers.IssuedTokenSerializer},
+        extensions=KEEPS_NO_ANSWER,
+    )
     def post(self, request: Request) -> Response:
         """Issue a token for yourself. It takes no Idempotency-Key: a kept answer would keep the secret."""
         values = read_body(request, serializers.TokenCreateSerializer)
         user = caller(request)
-        project = find_project(user, values["project"]) if values.get("project") else None
-        issued = services.issue_token(
-            user=user, name=values["name"], by=user, project=project, scopes=values["scopes"], days=values["days"]
-        )
+        if not allowed("token", f"user {user.pk}"):
+            raise Throttled(wait=seconds_left())
+        project = find_project(user, values.pop("project")) if values.get("project") else None
+        issued = services.issue_token(user=user, by=user, **{**values, "project": project})
         body = {**serializers.TokenSerializer(issued.token).data, "token": issued.secret}
         location = f"/api/v1/tokens/{issued.token.pk}/"
         return Response(body, status=status.HTTP_201_CREATED, headers={"Location": location})

@@ -46,6 +46,8 @@ PROCESSES: tuple[ProcessSpec, ...] = (
     ProcessSpec("ingest", Plane.CONTROL, f"{_CONTROL} -n ingest@%h -Q {queues.INGEST} -c 1"),
     # Liveness never waits behind a batch of episodes.
     ProcessSpec("heartbeat", Plane.CONTROL, f"{_CONTROL} -n heartbeat@%h -Q {queues.HEARTBEAT} -c 1"),
+    # Addresses outside may be slow: they hold up nothing but each other.
+    ProcessSpec("webhook", Plane.CONTROL, f"{_CONTROL} -n webhook@%h -Q {queues.WEBHOOK} -c 4"),
     ProcessSpec(
         "engine",
         Plane.DATA,
@@ -145,6 +147,11 @@ def control_environment(env: Env) -> dict[str, str]:
         "TORCH_THREADS": str(env.torch_threads),
         "CHECK_REPEATS": str(env.check_repeats),
         "CHECK_BAD_REPEATS": str(env.check_bad_repeats),
+        "OIDC_SERVER_URL": env.oidc_server_url,
+        "OIDC_CLIENT_ID": env.oidc_client_id,
+        "OIDC_CLIENT_SECRET": env.oidc_client_secret,
+        "OIDC_NAME": env.oidc_name,
+        "WEBHOOK_NETWORKS": ",".join(env.webhook_networks),
     }
 
 

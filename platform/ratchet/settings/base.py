@@ -1,6 +1,7 @@
 """Settings common to every mode; values come from `ratchet.env` alone."""
 
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,14 @@ INSTALLED_APPS = [
     "django_filters",
     "django_htmx",
     "channels",
+    "allauth",
+    "allauth.account",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.openid_connect",
+    "axes",
     "apps.accounts",
     "apps.audit",
+    "apps.webhooks",
     "apps.tasks",
     "apps.policies",
     "apps.runs",
@@ -67,6 +74,8 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "ratchet.pages.ProblemPageMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+    "axes.middleware.AxesMiddleware",
 ]
 CSRF_FAILURE_VIEW = "ratchet.pages.expired_form"
 
@@ -127,10 +136,55 @@ CHANNEL_LAYERS = {
     "default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [ENV.redis_url]}}
 }
 
+# For what processes share and may lose: counts of requests. Everything else that is cached is kept by each process.
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+    "shared": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": ENV.redis_url},
+}
+RATCHET_RATES = {"read": 6000, "write": 600, "sign_in": 30, "token": 20}  # requests a minute of one caller
+
+_VALIDATION = "django.contrib.auth.password_validation"
 AUTH_PASSWORD_VALIDATORS = [
-    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 8}},
-    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": f"{_VALIDATION}.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
+    {"NAME": f"{_VALIDATION}.UserAttributeSimilarityValidator"},
+    {"NAME": f"{_VALIDATION}.CommonPasswordValidator"},
+    {"NAME": f"{_VALIDATION}.NumericPasswordValidator"},
 ]
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+
+# A user name is locked from one address after so many wrong passwords; nobody can lock somebody else out from afar.
+AXES_FAILURE_LIMIT = 8
+AXES_COOLOFF_TIME = timedelta(minutes=15)
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_LOCKOUT_CALLABLE = "apps.accounts.lockout.locked_out"
+AXES_RESET_ON_SUCCESS = True
+AXES_ENABLE_ADMIN = False
+AXES_VERBOSE = False
+
+OIDC_NAME = ENV.oidc_name
+OIDC_ORIGIN = "/".join(ENV.oidc_server_url.split("/")[:3])
+SOCIALACCOUNT_PROVIDERS: dict[str, Any] = {
+    "openid_connect": {
+        "OAUTH_PKCE_ENABLED": True,
+        "APPS": [
+            {
+                "provider_id": "sso",
+                "name": ENV.oidc_name,
+                "client_id": ENV.oidc_client_id,
+                "secret": ENV.oidc_client_secret,
+                "settings": {"server_url": ENV.oidc_server_url},
+            }
+        ]
+        if ENV.oidc_server_url
+        else [],
+    }
+}
+ACCOUNT_ADAPTER = "apps.accounts.oidc.AccountAdapter"
+ACCOUNT_EMAIL_VERIFICATION = "none"  # the provider's word counts; see apps/accounts/oidc.py
+SOCIALACCOUNT_ADAPTER = "apps.accounts.oidc.SsoAdapter"
+SOCIALACCOUNT_STORE_TOKENS = False
+
+WEBHOOK_NETWORKS = list(ENV.webhook_networks)
 
 LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
@@ -153,6 +207,7 @@ SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_AGE = 7 * 24 * 3600
 CSRF_COOKIE_SAMESITE = "Lax"
 
 REST_FRAMEWORK = {
@@ -161,6 +216,7 @@ REST_FRAMEWORK = {
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_THROTTLE_CLASSES": ["apps.accounts.throttles.RequestThrottle"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["ratchet.parsers.StrictJSONParser"],
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
@@ -186,6 +242,7 @@ SPECTACULAR_SETTINGS = {
         "AttemptStateEnum": "apps.runs.models.AttemptState",
         "ChannelMoveKindEnum": "apps.policies.models.MoveKind",
         "DecisionKindEnum": "apps.promotions.models.DecisionKind",
+        "DeliveryStateEnum": "apps.webhooks.models.DeliveryState",
         "EvaluationStateEnum": "apps.evaluations.models.EvaluationState",
         "GateStateEnum": "apps.promotions.models.GateState",
         "GateVerdictEnum": "apps.promotions.models.GateVerdict",
