@@ -484,6 +484,13 @@ class RollbackRequest(TypedDict, closed=True):
     reason: str
 
 
+class Rule(TypedDict):
+    name: str
+    what: str
+    days: int | None
+    pinned_by: str
+
+
 class RunCreateRequest(TypedDict, closed=True):
     project: str
     spec: Any
@@ -615,6 +622,14 @@ SuiteStateEnum: TypeAlias = Literal["checking", "ready", "failed"]
 class SuiteVerifier(TypedDict):
     kind: str
     version: int
+
+
+class Sweep(TypedDict):
+    id: int
+    planned_at: str
+    findings: Any
+    applied_at: str | None
+    deleted: Any
 
 
 class TagCounts(TypedDict):
@@ -1331,6 +1346,11 @@ class Results(TypedDict):
     state: str
     arms: list[ArmResult]
     tasks: list[TaskOutcome] | None
+
+
+class Retention(TypedDict):
+    rules: list[Rule]
+    sweeps: list[Sweep]
 
 
 class ReviewSummary(TypedDict):
