@@ -2,7 +2,10 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -31,11 +34,15 @@ _LOCK_HEAD = """
 UPDATE metrics_metrichead SET revision = revision + 1, num_points = num_points + %s, num_unsealed = num_unsealed + %s,
     changed_at = now() WHERE run_id = %s RETURNING revision, num_unsealed, num_series
 """
-_INSERT = """
-INSERT INTO metrics_metricbatch
-    (run_id, revision, attempt, source, seq, num_points, series, index, data, skew_seconds, stored_at)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, now())
-"""
+_COLUMNS = "(run_id, revision, attempt, source, seq, num_points, series, index, data, skew_seconds, stored_at)"
+_INSERT = f"INSERT INTO metrics_metricbatch {_COLUMNS} VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, now())"  # noqa: S608
+# The same in one statement, which needs no transaction around it: most batches name only series that are known.
+_APPEND = f"""
+WITH head AS ({_LOCK_HEAD}), batch AS (
+    INSERT INTO metrics_metricbatch {_COLUMNS}
+    SELECT %s, head.revision, %s, %s, %s, %s, %s, %s, %s, %s, now() FROM head
+) SELECT num_unsealed, num_series FROM head
+"""  # noqa: S608
 
 
 def append(
@@ -50,26 +57,66 @@ def append(
     seq: int | None = None,
     skew_seconds: float = 0.0,
 ) -> None:
-    """Add a batch to the journal of its run. Writers of one run wait for each other from here to their commit."""
-    with connection.cursor() as cursor:
-        revision, num_unsealed, num_series = _lock_head(run_id, len(points))
-        met = _met.get((run_id, attempt, measured), {})
-        ids = {name: met[name] for name in names if name in met}
-        if len(ids) < len(names):
-            ids |= _make_series(run_id, attempt, measured, [n for n in names if n not in ids], MAX_SERIES - num_series)
-        if len(ids) < len(names):
-            points, index = _refuse(run_id, names, ids, points, index)
-            num_unsealed = MetricHead.objects.values_list("num_unsealed", flat=True).get(pk=run_id)
-        chosen = [ids.get(name, 0) for name in names]
-        cursor.execute(
-            _INSERT,
-            [
-                run_id, revision, attempt, source, seq, len(points), chosen, index.astype("<u2").tobytes(),
-                pack(points), skew_seconds,
-            ],
-        )  # fmt: skip
+    """Add a batch to the journal of its run. Writers of one run wait for each other from here to their commit.
+
+    Raises UnknownRun, and IntegrityError for a stream's number that is stored.
+    """
+    met = _met.get((run_id, attempt, measured), {})
+    ids = {name: met[name] for name in names if name in met}
+    batch = _Batch(attempt, source, seq, skew_seconds)
+    row = _append_known(run_id, batch, [ids[name] for name in names], index, points) if len(ids) == len(names) else None
+    num_unsealed, num_series = row or _append_new(run_id, batch, measured, names, ids, index, points)
     if sealing.is_due(num_unsealed, num_series):
         sealing.seal(run_id)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    attempt: int
+    source: str
+    seq: int | None
+    skew_seconds: float
+
+    def row(self, series: list[int], index: NDArray[np.uint16], points: Points) -> list[Any]:
+        packed = index.astype("<u2").tobytes(), pack(points)
+        return [self.attempt, self.source, self.seq, len(points), series, *packed, self.skew_seconds]
+
+
+def _append_known(
+    run_id: UUID, batch: _Batch, series: list[int], index: NDArray[np.uint16], points: Points
+) -> tuple[int, int] | None:
+    """Unsealed points and series of the run; None where it has no head yet."""
+    count = len(points)
+    # A number that is stored raises: a transaction around us must be able to go on.
+    guard = transaction.atomic() if connection.in_atomic_block else nullcontext()
+    with guard, connection.cursor() as cursor:
+        cursor.execute(_APPEND, [count, count, run_id, run_id, *batch.row(series, index, points)])
+        row: tuple[int, int] | None = cursor.fetchone()
+    return row
+
+
+@transaction.atomic
+def _append_new(
+    run_id: UUID,
+    batch: _Batch,
+    measured: bool,
+    names: Sequence[str],
+    ids: dict[str, int],
+    index: NDArray[np.uint16],
+    points: Points,
+) -> tuple[int, int]:
+    """Append with names that this process has not met: find or make their series, as far as there is room."""
+    revision, num_unsealed, num_series = _lock_head(run_id, len(points))
+    unmet = [name for name in names if name not in ids]
+    ids |= _make_series(run_id, batch.attempt, measured, unmet, MAX_SERIES - num_series)
+    if len(ids) < len(names):
+        kept = len(points)
+        points, index = _refuse(run_id, names, ids, points, index)
+        num_unsealed -= kept - len(points)
+    with connection.cursor() as cursor:
+        series = [ids.get(name, 0) for name in names]
+        cursor.execute(_INSERT, [run_id, revision, *batch.row(series, index, points)])
+    return num_unsealed, num_series
 
 
 def _lock_head(run_id: UUID, count: int) -> tuple[int, int, int]:

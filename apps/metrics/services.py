@@ -5,7 +5,7 @@ from datetime import datetime
 from uuid import UUID
 
 import numpy as np
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 from django.utils import timezone
 from numpy.typing import NDArray
 
@@ -32,8 +32,7 @@ def store_points(
     points = Points(
         np.full(count, step, np.int64), np.array([*named.values()], np.float64), np.full(count, at.timestamp())
     )
-    with transaction.atomic():
-        append(run.pk, list(named), np.arange(count, dtype="<u2"), points, attempt=attempt, measured=measured)
+    append(run.pk, list(named), np.arange(count, dtype="<u2"), points, attempt=attempt, measured=measured)
     return count
 
 
@@ -52,8 +51,7 @@ def store_batch(batch: PointBatch) -> str:
     names = [str(storable(name))[:MAX_NAME] for name in batch.names]
     source = str(storable(batch.source))[:80]
     try:
-        with transaction.atomic():
-            append(run_id, names, index, points, attempt=batch.attempt, source=source, seq=batch.seq, skew_seconds=skew)
+        append(run_id, names, index, points, attempt=batch.attempt, source=source, seq=batch.seq, skew_seconds=skew)
     except UnknownRun:
         return f"unknown run {batch.run_id!r}"
     except IntegrityError:
