@@ -3,7 +3,7 @@ PY := .venv/bin/python
 export PYTHONPATH := platform:.
 export PYTHON TORCH_INDEX
 MAKEFLAGS += --no-print-directory
-.PHONY: demo test check bench dev clean install install-dev environments test-environments client-types
+.PHONY: demo test check bench dev clean install install-dev environments test-environments test-recovery client-types
 
 # The whole loop on real tasks. EXIT=1 ends when the last decision is ready; DEMO='--flag …' goes to the demo.
 demo: install
@@ -20,6 +20,10 @@ check: install-dev
 	$(PY) -m mypy apps gpu_workers platform/ratchet frontend/client
 	$(dir $(PY))lint-imports
 	RATCHET_ENV=test $(PY) manage.py makemigrations --check --dry-run
+
+# Kills web, ingest, Valkey and PostgreSQL during a live run; takes minutes.
+test-recovery: install-dev
+	@RATCHET_RECOVERY=1 $(PY) -m pytest tests/integration/metrics/test_recovery.py $(ARGS)
 
 # Frameworks of third-party environments, each in a virtual environment of its own; ENVIRONMENTS='openenv' picks some.
 ENVIRONMENTS_DIR := $(or $(RATCHET_ENVIRONMENTS_DIR),$(or $(RATCHET_HOME),.ratchet)/environments)

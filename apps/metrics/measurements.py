@@ -8,8 +8,9 @@ from django.db.models import Count, Sum
 from scipy.special import stdtrit
 
 from apps.metrics import histograms
+from apps.metrics.models import MetricHistogram
 from apps.metrics.reading import totals
-from apps.metrics.sketch import Sketch
+from apps.metrics.sketch import Sketch, from_json, merged
 from apps.runs.models import Episode, Group, Outcome, Run
 
 RECENT_EPISODES = 1000
@@ -95,6 +96,18 @@ def rollouts_by_version(run_id: UUID) -> list[dict[str, Any]]:
         }
         for version, groups, episodes, success, tokens, turns, invalid, spanning in rows
     ]
+
+
+def distributions(run_id: UUID) -> dict[str, dict[str, Any]]:
+    """Every histogram of the run merged over its versions (or steps): count, mean, percentiles, largest."""
+    rows = MetricHistogram.objects.filter(run_id=run_id).order_by("name", "position").values_list("name", "sketch")
+    by_name: dict[str, list[Sketch]] = {}
+    for name, sketch in rows:
+        by_name.setdefault(name, []).append(from_json(sketch))
+    whole = {name: merged(sketches) for name, sketches in by_name.items()}
+    return {
+        name: {"n": s.count, "mean": s.mean, "min": s.low, **percentiles(s)} for name, s in whole.items() if s.count
+    }
 
 
 def percentiles(sketch: Sketch) -> dict[str, float | None]:

@@ -154,6 +154,7 @@ def _tables(run: Run, mark: str) -> dict[str, Any]:
             "latency": measurements.recent_latency(run.pk),
             "time": measurements.where_the_time_goes(run),
             "failures": measurements.failures(run),
+            "distributions": measurements.distributions(run.pk),
         }
         cache.set(key, tables, _CACHE_SECONDS)
     return tables

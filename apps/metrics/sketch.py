@@ -145,7 +145,7 @@ def of_values(values: Iterable[float]) -> Sketch:
 
 
 def from_json(data: Mapping[str, Any]) -> Sketch:
-    exact = data.get("exact")
+    exact = data.get("exact", None if "buckets" in data else ())
     return Sketch(
         exact=None if exact is None else {float(value): times for value, times in exact},
         buckets=dict(data.get("buckets", ())),

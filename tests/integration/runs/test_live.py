@@ -51,6 +51,11 @@ def test_the_strip_and_the_tables_agree_with_the_rows(trained):
     n = strip["latency"]["n"]  # each episode is 1.0 s at the engine, 0.1 s of it in its queue
     assert tables["time"]["seconds"]["engine"] == pytest.approx(n * 0.9)
     assert set(tables["time"]["seconds"]) == set(tables["time"]["definitions"])
+    distributions = tables["distributions"]
+    assert distributions["rollout/latency_seconds"]["n"] == n
+    assert distributions["rollout/latency_seconds"]["p50"] == pytest.approx(3.0)
+    assert distributions["rollout/length_tokens"]["mean"] == 10
+    assert distributions["train/staleness"]["n"] == 32
     assert state["ledger"]["adds_up"] is True
 
 

@@ -65,6 +65,7 @@ def test_a_sketch_survives_json():
 
 
 def test_nothing_has_no_percentile():
+    assert from_json({}) == of_values([])  # a new row
     assert of_values([]).quantile(0.5) is None
     assert of_values([float("nan")]).mean is None
     huge = of_values([1.7e308, 1.7e308])
