@@ -1,5 +1,7 @@
 """The live page's websocket: says what is new since the page's cursor, at most four times a second."""
 
+import asyncio
+import contextlib
 from typing import Any
 
 from channels.db import database_sync_to_async
@@ -26,6 +28,7 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
 
     feed: Feed | None = None
     cursor, mark = Cursor(), ""
+    telling: asyncio.Task[None] | None = None
     asked = False
 
     async def connect(self) -> None:
@@ -70,9 +73,9 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
         if self.feed is not None:
             self.feed.announce(event.get("id", ""))
 
-    async def tell(self, text: str, cursor: Cursor, mark: str) -> None:
-        self.cursor, self.mark = cursor, mark
-        await self.send(text_data=text)
+    async def tell(self, text: str) -> None:
+        with contextlib.suppress(OSError, RuntimeError):  # the page is gone; it comes back with its own cursor
+            await self.send(text_data=text)
 
     async def refused(self) -> None:
         if self.feed is not None:

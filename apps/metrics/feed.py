@@ -25,13 +25,14 @@ logger = logging.getLogger(__name__)
 
 
 class Watcher(Protocol):
-    """A page: what it has seen, and how to tell it. `refused` ends it: the user may no longer watch."""
+    """A page: what it was sent, and how to tell it. `refused` ends it: the user may no longer watch."""
 
     user: Any
     cursor: Cursor
     mark: str
+    telling: asyncio.Task[None] | None  # under way: a slow page keeps nobody waiting, and gets the more next time
 
-    async def tell(self, text: str, cursor: Cursor, mark: str) -> None: ...
+    async def tell(self, text: str) -> None: ...
     async def refused(self) -> None: ...
 
 
@@ -72,6 +73,9 @@ class Feed:
     async def _answer(self, watchers: set[Watcher]) -> None:
         groups: dict[tuple[Cursor, str], list[Watcher]] = defaultdict(list)
         for watcher in await self._still_allowed(watchers):
+            if watcher.telling is not None and not watcher.telling.done():
+                self._news.set()  # its turn comes after the pause
+                continue
             groups[(watcher.cursor, watcher.mark)].append(watcher)
         for (cursor, mark), group in groups.items():
             state = await database_sync_to_async(_read)(self.run_id, cursor, mark)
@@ -79,8 +83,10 @@ class Feed:
                 await asyncio.gather(*(watcher.refused() for watcher in group))
                 continue
             text = json.dumps(state, separators=(",", ":"))
-            seen = Cursor(state["cursor"]["points"], state["cursor"]["events"])
-            await asyncio.gather(*(watcher.tell(text, seen, state["mark"]) for watcher in group))
+            for watcher in group:
+                watcher.cursor = Cursor(state["cursor"]["points"], state["cursor"]["events"])
+                watcher.mark = state["mark"]
+                watcher.telling = asyncio.create_task(watcher.tell(text))
 
     async def _run(self) -> None:
         """Many commits within the interval make one push, the last one included."""

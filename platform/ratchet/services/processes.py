@@ -38,7 +38,7 @@ PROCESSES: tuple[ProcessSpec, ...] = (
         "web",
         Plane.CONTROL,
         "uvicorn ratchet.asgi:application --host {host} --port {port} --lifespan off --no-access-log "
-        "--timeout-graceful-shutdown 3 --log-level warning",
+        "--timeout-graceful-shutdown 3 --log-level warning --ws-per-message-deflate false",
         health="http://127.0.0.1:{port}/healthz",
     ),
     ProcessSpec("control", Plane.CONTROL, f"{_CONTROL} -n control@%h -Q {queues.CONTROL} -c 2"),
