@@ -3,7 +3,7 @@ PY := .venv/bin/python
 export PYTHONPATH := platform:.
 export PYTHON TORCH_INDEX
 MAKEFLAGS += --no-print-directory
-.PHONY: demo test test-learning trl-losses check bench dev clean install install-dev environments test-environments
+.PHONY: demo test test-learning test-recovery trl-losses check bench dev clean install install-dev environments test-environments client-types
 
 # The whole loop on real tasks. EXIT=1 ends when the last decision is ready; DEMO='--flag …' goes to the demo.
 demo: install
@@ -17,9 +17,13 @@ check: install-dev
 	@test ! -e platform/__init__.py || { echo 'error: platform/__init__.py shadows a module of Python: delete it' >&2; exit 1; }
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PY) -m mypy apps gpu_workers platform/ratchet
+	$(PY) -m mypy apps gpu_workers platform/ratchet frontend/client
 	$(dir $(PY))lint-imports
 	RATCHET_ENV=test $(PY) manage.py makemigrations --check --dry-run
+
+# Kills web, ingest, Valkey and PostgreSQL during a live run; takes minutes.
+test-recovery: install-dev
+	@RATCHET_RECOVERY=1 $(PY) -m pytest tests/integration/metrics/test_recovery.py $(ARGS)
 
 # Frameworks of third-party environments, each in a virtual environment of its own; ENVIRONMENTS='openenv' picks some.
 ENVIRONMENTS_DIR := $(or $(RATCHET_ENVIRONMENTS_DIR),$(or $(RATCHET_HOME),.ratchet)/environments)
@@ -45,6 +49,10 @@ bench: install-dev
 	@set -e; for file in $(if $(BENCH),benchmarks/$(BENCH).py,$(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))); do \
 		echo "== $$file"; $(PY) $$file; done
 
+# The types of the Python client, from the OpenAPI schema of this tree.
+client-types: install-dev
+	@RATCHET_ENV=test $(PY) manage.py spectacular --format openapi-json | $(PY) frontend/client/generate_types.py
+
 # Everything running on this tree, with Django's debug pages.
 dev: install-dev
 	@DEBUG=true exec $(PY) manage.py up
@@ -54,7 +62,7 @@ clean:
 	$(if $(DATA),@if [ -x $(PY) ] && [ -d .ratchet ]; then $(PY) manage.py down; fi)
 	$(if $(DATA),rm -rf .ratchet)
 	rm -rf .venv .venv-trl .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache test-results
-	find apps gpu_workers platform tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find apps gpu_workers platform frontend tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 install:
 	@platform/install.sh run

@@ -5,6 +5,7 @@ import logging
 from celery import Celery
 
 from gpu_workers.contracts import queues
+from gpu_workers.contracts.exporter import watch_celery
 from gpu_workers.settings import settings
 
 ROUTES = {
@@ -16,6 +17,7 @@ ROUTES = {
     queues.JOB_TRAIN: {"queue": queues.TRAIN},
     queues.JOB_FLEET: {"queue": queues.FLEET},
     queues.JOB_INGEST: {"queue": queues.INGEST},
+    queues.JOB_INGEST_POINTS: {"queue": queues.INGEST},
     queues.JOB_HEARTBEAT: {"queue": queues.HEARTBEAT},
 }
 # A message whose worker died is sent again by the reconciler at its deadline; the broker's own
@@ -50,3 +52,4 @@ def make_app(broker_url: str) -> Celery:
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # a line a request would bury everything else
 app = make_app(settings().broker_url)
+watch_celery()

@@ -2,10 +2,14 @@
 
 import asyncio
 import logging
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import psutil
 
 from gpu_workers.contracts.messages import WorkerSample
 from gpu_workers.contracts.seams import Reporter, RolloutEngine, WorkerError
@@ -13,6 +17,7 @@ from gpu_workers.engines.sglang import SGLangEngine
 from gpu_workers.reporting import new_report
 
 PERIOD_SECONDS = 5.0
+_SMI_SECONDS = 3.0
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +75,32 @@ class EngineMonitor(threading.Thread):
         now = _Reading(time.monotonic(), await engine.metrics())
         before, self._last[url] = self._last.get(url), now
         return between(before.metrics, now.metrics, now.at - before.at) if before else {}
+
+
+def host_usage() -> dict[str, float]:
+    """Shares in use of this host's processors, since the last call, and of its GPUs, by nvidia-smi."""
+    usage = {"host/cpu_busy_share": psutil.cpu_percent() / 100}
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return usage
+    query = [program, "--query-gpu=utilization.gpu,memory.used,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=_SMI_SECONDS, check=True)
+        return usage | gpu_shares(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        logger.debug("nvidia-smi: %s", error)
+        return usage
+
+
+def gpu_shares(text: str) -> dict[str, float]:
+    """Means over the GPUs of nvidia-smi's lines: utilisation in %, MiB used, MiB there are. Raises ValueError."""
+    rows = [[float(word) for word in line.split(",")] for line in text.splitlines() if line.strip()]
+    if not rows:
+        return {}
+    return {
+        "host/gpu_busy_share": sum(busy for busy, _, _ in rows) / len(rows) / 100,
+        "host/gpu_memory_share": sum(used / total for _, used, total in rows) / len(rows),
+    }
 
 
 def between(before: dict[str, float], after: dict[str, float], seconds: float) -> dict[str, float]:

@@ -29,7 +29,7 @@ def pytest_unconfigure() -> None:
 def postgres_server(env: Env) -> Iterator[str]:
     """URL of a running PostgreSQL: that of DATABASE_URL, else an embedded one."""
     if not env.database_embedded:
-        yield env.database_url
+        yield env.database_owner_url
         return
     home = env.home
     server = EmbeddedPostgres(home.postgres, home.sockets, home.logs / "postgres.log", dict(os.environ), durable=False)

@@ -8,4 +8,5 @@ class AccountsConfig(AppConfig):
     label = "accounts"
 
     def ready(self) -> None:
+        from apps.accounts import lockout  # noqa: F401  connects its receivers
         from apps.accounts.api import schema  # noqa: F401  registers itself

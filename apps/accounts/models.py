@@ -73,6 +73,34 @@ class ApiToken(models.Model):
         return f"{self.name} ({self.prefix}…)"
 
 
+class Invitation(models.Model):
+    """An open door into a project for who holds its link. The link's secret is stored hashed, like a token's."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="invitations")
+    email = models.EmailField()
+    role = models.CharField(max_length=16, choices=Role)
+    digest = models.CharField(max_length=64, unique=True)  # sha256 of the link's secret
+    invited_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField()
+    accepted_at = models.DateTimeField(null=True)
+    accepted_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    revoked_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=models.Q(role__in=Role.values), name="invitation_role_known"),
+            models.CheckConstraint(
+                condition=models.Q(accepted_at__isnull=True) | models.Q(revoked_at__isnull=True),
+                name="invitation_accepted_or_revoked",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.email} as {self.role} in {self.project}"
+
+
 class IdempotencyKey(models.Model):
     """The stored answer of a creating request, so that repeating it creates nothing."""
 

@@ -33,6 +33,7 @@ class Permission(StrEnum):
     POLICY_CREATE = "policy:create"
     POLICY_READ = "policy:read"
     PROJECT_READ = "project:read"
+    PROJECT_UPDATE = "project:update"
     REVIEW_ADJUDICATE = "review:adjudicate"
     REVIEW_LABEL = "review:label"
     REVIEW_MANAGE = "review:manage"

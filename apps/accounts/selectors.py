@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from uuid import UUID
 
 from django.db.models import QuerySet
 
 from apps.accounts.authentication import act_as, find_token, touch
-from apps.accounts.models import ApiToken, Membership, Project, User
+from apps.accounts.models import ApiToken, Invitation, Membership, Project, User
 from apps.accounts.permissions import Actor, Permission, not_found, permitted_projects, require
 
 
@@ -32,6 +33,24 @@ def find_member(by: Actor, project: Project, username: str) -> Membership:
     if member is None:
         raise not_found()
     return member
+
+
+def invitations_of(by: Actor, project: Project) -> QuerySet[Invitation]:
+    """The project's invitations, newest first, for who may give roles."""
+    require(by, Permission.MEMBER_MANAGE, project)
+    return (
+        Invitation.objects.filter(project=project)
+        .select_related("project", "invited_by", "accepted_by")
+        .order_by("-id")
+    )
+
+
+def find_invitation(by: Actor, project: Project, invitation_id: UUID | str) -> Invitation:
+    """One invitation by id. Raises Problem 404."""
+    found = invitations_of(by, project).filter(pk=invitation_id).first()
+    if found is None:
+        raise not_found()
+    return found
 
 
 def tokens_of(by: User) -> QuerySet[ApiToken]:

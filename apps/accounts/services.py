@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.db import transaction
 from django.utils import timezone
@@ -37,6 +37,19 @@ def create_project(*, slug: str, title: str, by: User | None) -> Project:
     record(tag="user:project:create", by=by, project=project, subject=project, after={"slug": slug, "title": title})
     if by is not None:
         add_member(project=project, user=by, role=Role.ADMIN, by=by)
+    return project
+
+
+@transaction.atomic
+def rename_project(*, project: Project, title: str, by: User | None) -> Project:
+    """Give a project another title; its slug stays, since addresses and specs name it."""
+    require(by, Permission.PROJECT_UPDATE, project)
+    project = Project.objects.select_for_update(no_key=True).get(pk=project.pk)
+    if project.title != title:
+        before, project.title = project.title, title
+        project.save(update_fields=["title"])
+        was, now = {"title": before}, {"title": title}
+        record(tag="user:project:rename", by=by, project=project, subject=project, before=was, after=now)
     return project
 
 
@@ -82,17 +95,16 @@ def issue_token(
     project: Project | None = None,
     scopes: Iterable[str] = (),
     days: int = DEFAULT_TOKEN_DAYS,
+    expires_at: datetime | None = None,
 ) -> IssuedToken:
-    """A new token for the user, good for `days`. One made through a token is never wider or longer-lived than that."""
+    """A new token for the user, good for `days` or until `expires_at`. One made through a token is never wider or
+    longer-lived than that."""
     if by is not None and by.pk != user.pk:
         raise Problem("forbidden", 403, "A token can only be issued for yourself.")
-    if not 1 <= days <= MAX_TOKEN_DAYS:
-        errors = [{"path": "days", "message": f"must be between 1 and {MAX_TOKEN_DAYS}"}]
-        raise Problem("invalid", 400, f"A token lives between 1 and {MAX_TOKEN_DAYS} days.", errors)
+    expires_at = _expiry(days, expires_at)
     wanted = check_scopes(scopes)
     if project is not None:
         require(by, Permission.TOKEN_CREATE, project)
-    expires_at = timezone.now() + timedelta(days=days)
     if isinstance(by, User):
         _stay_within(by, project, wanted)
         expires_at = min(expires_at, by.token_expires_at or expires_at)
@@ -123,6 +135,15 @@ def revoke_token(*, token: ApiToken, by: User | None) -> ApiToken:
         publish_on_commit({"kind": TOKEN_REVOKED, "sha256": token.digest})
         record(tag="user:token:revoke", by=by, project=token.project, subject=token, before={"prefix": token.prefix})
     return token
+
+
+def _expiry(days: int, expires_at: datetime | None) -> datetime:
+    now = timezone.now()
+    path, until = ("days", now + timedelta(days=days)) if expires_at is None else ("expires_at", expires_at)
+    if not now < until <= now + timedelta(days=MAX_TOKEN_DAYS, minutes=1):
+        errors = [{"path": path, "message": f"must be between 1 and {MAX_TOKEN_DAYS} days from now"}]
+        raise Problem("invalid", 400, f"A token lives between 1 and {MAX_TOKEN_DAYS} days.", errors)
+    return until
 
 
 def _stay_within(by: User, project: Project | None, scopes: list[str]) -> None:

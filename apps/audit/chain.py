@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-HASHED_FIELDS = (
+_FIRST_FORMAT = (
     "project_id", "sequence", "at", "tag", "actor_id", "actor_name", "subject_type", "subject_id",
     "before", "after", "reason", "evidence", "previous_hash",
 )  # fmt: skip
+FORMAT = 2  # of new events; older ones stay as they were written
+HASHED_FIELDS = {1: _FIRST_FORMAT, FORMAT: (*_FIRST_FORMAT, "origin", "format")}
 
 
 def canonical(value: Any) -> Any:
@@ -35,7 +37,7 @@ def canonical(value: Any) -> Any:
 
 
 def event_hash(fields: Mapping[str, Any]) -> str:
-    """SHA-256 over the canonical JSON of every hashed field, the previous hash among them."""
-    content = {name: canonical(fields[name]) for name in HASHED_FIELDS}
+    """SHA-256 over the canonical JSON of every field that its format hashes, the previous hash among them."""
+    content = {name: canonical(fields[name]) for name in HASHED_FIELDS.get(fields["format"], HASHED_FIELDS[FORMAT])}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()

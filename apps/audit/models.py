@@ -19,6 +19,8 @@ class AuditEvent(models.Model):
     after = models.JSONField(null=True)
     reason = models.TextField(blank=True)
     evidence = models.JSONField(default=dict)  # digests of what the actor saw
+    origin = models.JSONField(default=dict)  # from where: address, and session, token or process
+    format = models.PositiveSmallIntegerField(default=1)  # which fields the hash covers
     previous_hash = models.CharField(max_length=64, blank=True)
     hash = models.CharField(max_length=64)
 
@@ -32,3 +34,18 @@ class AuditEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.sequence}: {self.tag} by {self.actor_name}"
+
+
+class AuditHead(models.Model):
+    """The newest event of a chain, signed with the platform's secret key: an end that was cut off shows."""
+
+    project_id = models.UUIDField(null=True)
+    sequence = models.PositiveBigIntegerField()
+    hash = models.CharField(max_length=64)
+    signature = models.CharField(max_length=200)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["project_id"], name="audit_head_unique", nulls_distinct=False)]
+
+    def __str__(self) -> str:
+        return f"{self.sequence}: {self.hash}"

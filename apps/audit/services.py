@@ -1,6 +1,5 @@
 """Writes of the audit trail: one event at a time, appended to its project's hash chain."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
@@ -11,13 +10,14 @@ from django.db.models import Model
 from django.utils import timezone
 
 from apps.accounts.models import Project
-from apps.audit.chain import canonical, event_hash
+from apps.audit import heads
+from apps.audit.chain import FORMAT, canonical, event_hash
 from apps.audit.models import AuditEvent
-from apps.audit.selectors import verify_chain
+from apps.audit.origin import current_origin
+from apps.audit.tags import parse_tag
+from apps.audit.verification import verify_chain
 
 __all__ = ["record", "verify_chain"]
-
-_TAG = re.compile(r"(user|system|worker):[a-z_]+:[a-z_]+")
 
 
 def record(
@@ -35,8 +35,7 @@ def record(
 
     Writers of one project wait for each other from here to their commit, so call it last.
     """
-    if not _TAG.fullmatch(tag):
-        raise ValueError(f"audit tag {tag!r} is not source:subject:action with source user, system or worker")
+    what = parse_tag(tag)
     project_id = project.pk if project else None
     with transaction.atomic():
         _lock_chain(project_id)
@@ -45,7 +44,7 @@ def record(
             project_id=project_id,
             sequence=last.sequence + 1 if last else 1,
             at=timezone.now(),
-            tag=tag,
+            tag=str(what),
             actor_id=by.pk if by else None,
             actor_name=by.get_username() if by else "system",
             subject_type=subject._meta.label_lower,
@@ -54,10 +53,13 @@ def record(
             after=canonical(after),
             reason=reason,
             evidence=canonical(evidence or {}),
+            origin=canonical(current_origin()),
+            format=FORMAT,
             previous_hash=last.hash if last else "",
         )
         event.hash = event_hash(vars(event))
         event.save(force_insert=True)
+        heads.move(event)
     return event
 
 

@@ -5,7 +5,8 @@ from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 
 from apps.accounts.permissions import Permission, permitted_projects
-from apps.audit.selectors import verify_chain, visible_events
+from apps.audit.selectors import visible_events
+from apps.audit.verification import verify_chain
 from ratchet.pages import filters, page, query_of, reader
 
 _PER_PAGE = 50

@@ -12,6 +12,7 @@ from apps.evaluations.statistics import look_alpha, wilson
 from apps.policies.models import Policy
 from apps.runs.models import Episode, GroupState
 from apps.tasks.models import SplitName, Suite
+from apps.tasks.selectors import is_protected
 
 ROTATION_AFTER = 5  # promotions decided on one held-out set
 
@@ -62,8 +63,8 @@ def find_evaluation(user: Actor, evaluation_id: UUID | str) -> Evaluation:
 
 def may_read_tasks(user: Actor, evaluation: Evaluation) -> bool:
     """Whether answers task by task may be shown: held-out content needs a right of its own."""
-    heldout = evaluation.split == SplitName.HELDOUT
-    permission = Permission.HELDOUT_READ if heldout else Permission.EPISODE_READ
+    protected = is_protected(evaluation.split)
+    permission = Permission.HELDOUT_READ if protected else Permission.EPISODE_READ
     return has_permission(user, permission, evaluation.project)
 
 

@@ -31,6 +31,7 @@ from apps.tasks.selectors import (
     check_progress,
     find_suite,
     find_task,
+    is_protected,
     load_bundle,
     may_read_content,
     representativeness,
@@ -65,7 +66,7 @@ def evaluation(request: HttpRequest, pk: UUID) -> HttpResponse:
     user = reader(request)
     found = find_evaluation(user, pk)
     results = evaluation_results(user, found)
-    if results.tasks and found.split == SplitName.HELDOUT:
+    if results.tasks and is_protected(found.split):
         note_heldout_look(suite=found.suite, by=user, task_keys=[task.key for task in results.tasks])
     arms = sorted((arm for arm in results.arms if arm.success is not None), key=lambda arm: arm.success or 0.0)
     highest = max((arm.high or 0.0 for arm in arms), default=1.0)
@@ -100,11 +101,14 @@ def suite(request: HttpRequest, pk: UUID) -> HttpResponse:
         tasks = tasks.filter(key__icontains=chosen["q"])
     paginator = Paginator(tasks, _TASKS_PER_PAGE)
     report = newest_report(found)
+    rows = paginator.get_page(request.GET.get("page"))
+    quarantined = list(found.tasks.filter(state=TaskState.QUARANTINED).order_by("position")[:100])
+    reads_heldout = has_permission(user, Permission.HELDOUT_READ, found.project)
+    if reads_heldout and (keys := sorted({t.key for t in (*rows, *quarantined) if is_protected(t.split)})):
+        note_heldout_look(suite=found, by=user, task_keys=keys)
     return page(
         request, "suite.html", here="suites", suite=found, coverage=representativeness(found), chosen=chosen,
-        page_of=paginator.get_page(request.GET.get("page")), num_tasks=paginator.count,
-        query=query_of(chosen),
-        quarantined=list(found.tasks.filter(state=TaskState.QUARANTINED).order_by("position")[:100]),
+        page_of=rows, num_tasks=paginator.count, query=query_of(chosen), quarantined=quarantined,
         released=list(found.tasks.exclude(released_at=None).select_related("released_by").order_by("position")[:100]),
         may_release=has_permission(user, Permission.TASK_RELEASE, found.project),
         may_check=has_permission(user, Permission.SUITE_CREATE, found.project), progress=check_progress(found),
@@ -113,7 +117,7 @@ def suite(request: HttpRequest, pk: UUID) -> HttpResponse:
         computes_report=has_permission(user, Permission.EVALUATION_CREATE, found.project),
         gap=suite_gap(user, found),
         ledger=heldout_ledger(found), rotation_after=ROTATION_AFTER, splits=SplitName.choices,
-        task_states=TaskState.choices, reads_heldout=has_permission(user, Permission.HELDOUT_READ, found.project),
+        task_states=TaskState.choices, reads_heldout=reads_heldout, is_protected=is_protected,
         runs=list(visible_runs(user).filter(suite=found)[:10]),
         evaluations=list(visible_evaluations(user).filter(suite=found)[:10]),
     )  # fmt: skip
@@ -125,7 +129,7 @@ def task(request: HttpRequest, pk: UUID) -> HttpResponse:
     user = reader(request)
     found = find_task(user, pk)
     readable = may_read_content(user, found)
-    if readable and found.split == SplitName.HELDOUT:
+    if readable and is_protected(found.split):
         note_heldout_look(suite=found.suite, by=user, task_keys=[found.key])
     return page(
         request, "task.html", here="suites", task=found, suite=found.suite, readable=readable,

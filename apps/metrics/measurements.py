@@ -7,8 +7,11 @@ from django.db import connection
 from django.db.models import Count, Sum
 from scipy.special import stdtrit
 
-from apps.metrics.models import Point
-from apps.runs.models import Episode, Outcome, Run
+from apps.metrics import histograms
+from apps.metrics.models import MetricHistogram
+from apps.metrics.reading import totals
+from apps.metrics.sketch import Sketch, from_json, merged
+from apps.runs.models import Episode, Group, Outcome, Run
 
 RECENT_EPISODES = 1000
 HISTOGRAM_BINS = 10
@@ -20,20 +23,44 @@ def measure_step(batch_id: str | UUID) -> dict[str, float | None]:
     row = _one(
         """
         SELECT avg(e.reward), avg(e.success::int) FILTER (WHERE e.reward IS NOT NULL),
-               percentile_cont(0.5) WITHIN GROUP (ORDER BY e.total_seconds),
-               percentile_cont(0.99) WITHIN GROUP (ORDER BY e.total_seconds),
+               percentile_cont(ARRAY[0.5, 0.9, 0.95, 0.99]) WITHIN GROUP (ORDER BY e.total_seconds),
                avg(e.tool_seconds), avg(e.num_sampled_tokens), avg(e.num_turns),
-               sum(e.num_invalid_calls)::float / nullif(sum(e.num_tool_calls), 0), avg(g.age)
+               sum(e.num_invalid_calls)::float / nullif(sum(e.num_tool_calls), 0), avg(g.age),
+               sum(greatest(0, e.engine_seconds - e.queue_seconds)), sum(e.tool_seconds), sum(e.verifier_seconds),
+               sum(e.queue_seconds)
         FROM runs_episode e JOIN runs_group g ON g.id = e.group_id
         WHERE g.batch_id = %s AND g.outcome = 'trained'
         """,
         [str(batch_id)],
     )
+    (waited,) = _one(
+        """
+        SELECT sum(greatest(0, extract(epoch FROM started_at - dispatched_at)) * size)
+        FROM runs_group WHERE batch_id = %s AND outcome = 'trained' AND started_at IS NOT NULL
+        """,
+        [str(batch_id)],
+    )
+    reward, success, latency, *means = row[:8]
+    engine, tool, verifier, queue = row[8:]
+    values = (reward, success, *(latency or [None] * 4), *means)
     names = (
-        "reward_mean", "success_share", "latency_p50_seconds", "latency_p99_seconds", "tool_seconds_mean",
-        "num_sampled_tokens_mean", "num_turns_mean", "invalid_call_share", "staleness_mean",
+        "reward_mean", "success_share", "latency_p50_seconds", "latency_p90_seconds", "latency_p95_seconds",
+        "latency_p99_seconds", "tool_seconds_mean", "num_sampled_tokens_mean", "num_turns_mean", "invalid_call_share",
+        "staleness_mean",
     )  # fmt: skip
-    return {f"rollout/{name}": None if value is None else float(value) for name, value in zip(names, row, strict=True)}
+    measured = {f"rollout/{name}": _number(value) for name, value in zip(names, values, strict=True)}
+    return measured | {
+        "time/engine_seconds": _number(engine),
+        "time/tool_seconds": _number(tool),
+        "time/verifier_seconds": _number(verifier),
+        "time/queue_seconds": None if queue is None else float(queue) + float(waited or 0),
+    }
+
+
+def errors_by_boundary(group: Group) -> dict[str, float | None]:
+    """Episodes of a stored group by whose failure ended them; boundaries without any are no points."""
+    rows = group.episodes.exclude(boundary="").values_list("boundary").annotate(n=Count("id")).order_by()
+    return {f"errors/{boundary}": float(count) for boundary, count in rows}
 
 
 def rollouts_by_version(run_id: UUID) -> list[dict[str, Any]]:
@@ -42,8 +69,6 @@ def rollouts_by_version(run_id: UUID) -> list[dict[str, Any]]:
         """
         SELECT g.policy_version, count(DISTINCT g.id), count(e.id),
                avg(e.success::int) FILTER (WHERE e.reward IS NOT NULL),
-               percentile_cont(ARRAY[0.5, 0.9, 0.95, 0.99]) WITHIN GROUP (ORDER BY e.total_seconds),
-               percentile_cont(ARRAY[0.5, 0.99, 1.0]) WITHIN GROUP (ORDER BY e.tool_seconds),
                avg(e.num_sampled_tokens), avg(e.num_turns),
                sum(e.num_invalid_calls)::float / nullif(sum(e.num_tool_calls), 0),
                count(e.id) FILTER (WHERE e.max_version > e.min_version)
@@ -53,6 +78,8 @@ def rollouts_by_version(run_id: UUID) -> list[dict[str, Any]]:
         [run_id],
     )
     rewards = rewards_by_version(run_id)
+    latency, tool_wait = (histograms.by_position(run_id, name) for name in (histograms.LATENCY, histograms.TOOL_WAIT))
+    none = Sketch()
     return [
         {
             "version": version,
@@ -60,15 +87,34 @@ def rollouts_by_version(run_id: UUID) -> list[dict[str, Any]]:
             "episodes": episodes,
             "reward": rewards.get(version),
             "success": _number(success),
-            "latency": _named(latency, ("p50", "p90", "p95", "p99")),
-            "tool_wait": _named(tool, ("p50", "p99", "max")),
+            "latency": percentiles(latency.get(version, none)),
+            "tool_wait": percentiles(tool_wait.get(version, none)),
             "sampled_tokens_mean": _number(tokens),
             "turns_mean": _number(turns),
             "invalid_call_share": _number(invalid),
             "spanning_episodes": spanning,
         }
-        for version, groups, episodes, success, latency, tool, tokens, turns, invalid, spanning in rows
+        for version, groups, episodes, success, tokens, turns, invalid, spanning in rows
     ]
+
+
+def distributions(run_id: UUID) -> dict[str, dict[str, Any]]:
+    """Every histogram of the run merged over its versions (or steps): count, mean, percentiles, largest."""
+    rows = MetricHistogram.objects.filter(run_id=run_id).order_by("name", "position").values_list("name", "sketch")
+    by_name: dict[str, list[Sketch]] = {}
+    for name, sketch in rows:
+        by_name.setdefault(name, []).append(from_json(sketch))
+    whole = {name: merged(sketches) for name, sketches in by_name.items()}
+    return {
+        name: {"n": s.count, "mean": s.mean, "min": s.low, **percentiles(s)} for name, s in whole.items() if s.count
+    }
+
+
+def percentiles(sketch: Sketch) -> dict[str, float | None]:
+    """p50, p90, p95, p99 (within 1 %) and the largest; None of nothing."""
+    names = ("p50", "p90", "p95", "p99")
+    found = dict(zip(names, sketch.quantiles([0.5, 0.9, 0.95, 0.99]), strict=True))
+    return found | {"max": sketch.high if sketch.count else None}
 
 
 def rewards_by_version(run_id: UUID) -> dict[int, dict[str, Any]]:
@@ -93,26 +139,13 @@ def _interval(groups: int, scored: int, mean: float, spread: float | None) -> di
 
 def reward_histogram(run_id: UUID) -> dict[str, Any]:
     """Episodes by version and reward; `edges` are the bins' lower ends, the last bin holds its upper end."""
-    low, high = _one(
-        "SELECT min(e.reward), max(e.reward) FROM runs_episode e JOIN runs_group g ON g.id = e.group_id "
-        "WHERE g.run_id = %s",
-        [run_id],
-    )
-    low, high = min(low or 0.0, 0.0), max(high if high is not None else 1.0, 1.0)
+    found = histograms.by_position(run_id, histograms.REWARD)
+    low = min([0.0, *(sketch.low for sketch in found.values() if sketch.count)])
+    high = max([1.0, *(sketch.high for sketch in found.values() if sketch.count)])
     width = (high - low) / HISTOGRAM_BINS
-    rows = _all(
-        """
-        SELECT g.policy_version, least(width_bucket(e.reward, %s, %s, %s), %s) - 1, count(*)
-        FROM runs_episode e JOIN runs_group g ON g.id = e.group_id
-        WHERE g.run_id = %s AND e.reward IS NOT NULL GROUP BY 1, 2
-        """,
-        [low, high, HISTOGRAM_BINS, HISTOGRAM_BINS, run_id],
-    )
-    table: dict[int, list[int]] = {}
-    for version, index, count in rows:
-        table.setdefault(version, [0] * HISTOGRAM_BINS)[index] += count
     edges = [round(low + index * width, 6) for index in range(HISTOGRAM_BINS)]
-    return {"edges": edges, "width": width, "rows": [{"version": v, "counts": table[v]} for v in sorted(table)]}
+    rows = [{"version": version, "counts": found[version].bins([*edges, high])} for version in sorted(found)]
+    return {"edges": edges, "width": width, "rows": rows}
 
 
 def staleness(run: Run) -> dict[str, Any]:
@@ -170,9 +203,7 @@ def where_the_time_goes(run: Run) -> dict[str, Any]:
         """,
         [run.pk],
     )
-    names = ("train/train_seconds", "train/wait_seconds", "train/publish_seconds")
-    points = Point.objects.filter(run=run, name__in=names).values_list("name").annotate(total=Sum("value"))
-    trainer = dict(points.order_by())
+    trainer = totals(run, ["train/train_seconds", "train/wait_seconds", "train/publish_seconds"])
     installed = run.installs.aggregate(total=Sum("duration_seconds"))["total"] or 0.0
     seconds = {
         "engine": float(engine),

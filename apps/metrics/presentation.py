@@ -6,6 +6,7 @@ from typing import Any
 from django.urls import reverse
 
 from apps.metrics import finding
+from apps.metrics.reading import read_series
 from apps.runs.models import Run
 from gpu_workers.contracts.runspec import Algorithm
 from ratchet.templating import duration
@@ -70,7 +71,7 @@ def facts_of(run: Run, state: dict[str, Any], tables: dict[str, Any]) -> finding
         for row in tables["rollouts"]
         if row["reward"] and row["reward"]["groups"] >= least
     ]
-    losses = list(run.points.filter(name="train/loss").order_by("step", "id").values_list("value", flat=True))
+    losses = [value for found in read_series(run, ["train/loss"]).series for value in found.values]
     return finding.Facts(
         state=run.state,
         step=run.step,

@@ -5,10 +5,11 @@ from typing import Any
 from django.dispatch import receiver
 from django.utils import timezone
 
-from apps.metrics.broadcast import announce
-from apps.metrics.measurements import measure_step
+from apps.metrics import histograms
+from apps.metrics.announcer import announce
+from apps.metrics.measurements import errors_by_boundary, measure_step
 from apps.metrics.services import store_points
-from apps.runs.models import FleetInstall, Group, InstallState, Run, RunEvent, RunState
+from apps.runs.models import FleetInstall, Group, InstallState, Outcome, Run, RunEvent, RunState
 from apps.runs.signals import group_stored, install_finished, run_changed, run_event, step_stored, worker_sampled
 from gpu_workers.contracts.messages import StepReport, WorkerSample
 
@@ -23,8 +24,18 @@ def store_step(run: Run, report: StepReport, attempt: int, **_: Any) -> None:
         "train/publish_seconds": report.publish_seconds,
     }
     store_points(run, report.version, seconds | report.metrics, attempt=attempt, measured=False, at=now)
+    measured: dict[str, float | None] = {
+        "time/trainer_seconds": report.train_seconds,
+        "time/weight_update_seconds": report.publish_seconds,
+        "time/idle_seconds": report.wait_seconds,
+    }
     if report.batch_id:
-        store_points(run, report.version, measure_step(report.batch_id), attempt=attempt, measured=True, at=now)
+        measured |= measure_step(report.batch_id)
+    store_points(run, report.version, measured, attempt=attempt, measured=True, at=now)
+    if report.batch_id:
+        trained = Group.objects.filter(batch_id=report.batch_id, outcome=Outcome.TRAINED)
+        ages = histograms.of_ages(trained.values_list("age", "num_scored"))
+        histograms.observe(run.pk, report.version, ages)
     announce(run)
 
 
@@ -38,7 +49,9 @@ def store_group(group: Group, **_: Any) -> None:
             "group/reward_std": group.reward_std,
             "group/duration_seconds": group.duration_seconds,
         }
+        values |= errors_by_boundary(group)
         store_points(group.run, group.policy_version, values, measured=True, at=timezone.now())
+        histograms.observe(group.run.pk, group.policy_version, histograms.of_group(group))
     announce(group.run)
 
 
@@ -51,6 +64,7 @@ def store_install(install: FleetInstall, **_: Any) -> None:
             "fleet/pause_seconds": install.pause_seconds,
             "fleet/steady_gap_seconds": install.steady_gap_seconds,
             "fleet/install_seconds": install.duration_seconds,
+            "fleet/policy_version": float(install.version),
         }
         now = timezone.now()
         store_points(install.run, install.version, values, attempt=install.attempt, measured=True, at=now)
@@ -61,7 +75,7 @@ def store_install(install: FleetInstall, **_: Any) -> None:
 def store_sample(run: Run | None, sample: WorkerSample, **_: Any) -> None:
     """A sample of the fleet belongs to every run that uses it now."""
     values: dict[str, float | None] = {f"{sample.source}/{name}": value for name, value in sample.metrics.items()}
-    for user in [run] if run else Run.objects.filter(state=RunState.RUNNING):
+    for user in [run] if run else Run.objects.filter(state=RunState.RUNNING).order_by("id"):
         store_points(user, user.step, values, measured=False, at=timezone.now())
         announce(user)
 

@@ -4,6 +4,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
+from apps.metrics import histograms
+from gpu_workers.contracts.enums import Boundary
+
 
 class Source(StrEnum):
     REPORTED = "reported"  # what the trainer says of itself
@@ -13,6 +16,11 @@ class Source(StrEnum):
 class Axis(StrEnum):
     STEP = "step"  # trainer steps, 1 for the first
     VERSION = "version"  # policy version that generated, or was installed
+
+
+class Kind(StrEnum):
+    SERIES = "series"  # a number, or a few, at each position of the axis
+    HISTOGRAM = "histogram"  # a distribution that merges; percentiles exact up to 256 different values, then within 1 %
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,7 @@ class Metric:
     definition: str
     source: Source = Source.REPORTED
     axis: Axis = Axis.STEP
+    kind: Kind = Kind.SERIES
 
 
 def _train(name: str, title: str, unit: str, definition: str) -> Metric:
@@ -33,6 +42,10 @@ def _train(name: str, title: str, unit: str, definition: str) -> Metric:
 
 def _measured(name: str, title: str, unit: str, definition: str, axis: Axis = Axis.STEP) -> Metric:
     return Metric(name, title, unit, definition, Source.MEASURED, axis)
+
+
+def _histogram(name: str, title: str, unit: str, definition: str, axis: Axis = Axis.VERSION) -> Metric:
+    return Metric(name, title, unit, definition, Source.MEASURED, axis, Kind.HISTOGRAM)
 
 
 _LEARNING = (
@@ -85,6 +98,8 @@ _ROLLOUT = (
     _measured("rollout/reward_mean", "Reward, trained groups", "reward", "Recomputed from the step's stored episodes."),
     _measured("rollout/success_share", "Success, trained groups", "share", "Episodes whose verdict is pass."),
     _measured("rollout/latency_p50_seconds", "Episode latency p50", "s", "Of the step's episodes."),
+    _measured("rollout/latency_p90_seconds", "Episode latency p90", "s", "Of the step's episodes."),
+    _measured("rollout/latency_p95_seconds", "Episode latency p95", "s", "Of the step's episodes."),
     _measured("rollout/latency_p99_seconds", "Episode latency p99", "s", "Of the step's episodes."),
     _measured("rollout/tool_seconds_mean", "Tool wait an episode", "s", "Mean over the step's episodes."),
     _measured("rollout/num_sampled_tokens_mean", "Length of an episode", "tokens", "Sampled tokens, mean."),
@@ -105,6 +120,37 @@ _FLEET = (
     ),
     _measured("fleet/steady_gap_seconds", "Gap without update", "s", "The same, before the install.", Axis.VERSION),
     _measured("fleet/install_seconds", "Install", "s", "From message to confirmed by every engine.", Axis.VERSION),
+    _measured("fleet/policy_version", "Policy version on the engines", "version", "When confirmed.", Axis.VERSION),
+)
+_TIME = (
+    _measured("time/engine_seconds", "Engine", "s", "Episodes of the step waited for tokens being computed, summed."),
+    _measured("time/tool_seconds", "Tool wait", "s", "Episodes of the step waited for their tools, summed."),
+    _measured("time/verifier_seconds", "Verifier", "s", "Episodes of the step were judged, summed."),
+    _measured("time/queue_seconds", "Queue", "s", "The step's groups waited for a worker, requests for the engine."),
+    _measured("time/trainer_seconds", "Trainer", "s", "From batch received to weights updated."),
+    _measured("time/weight_update_seconds", "Weight update", "s", "Until the step's checkpoint was durable."),
+    _measured("time/idle_seconds", "Idle", "s", "The trainer waited for the step's batch."),
+)
+_ERRORS = tuple(
+    _measured(
+        f"errors/{boundary}", f"Episodes ended at the {boundary} boundary", "episodes", "Of each group.", Axis.VERSION
+    )
+    for boundary in Boundary
+)
+_DISTRIBUTIONS = (
+    _histogram(histograms.REWARD, "Reward", "reward", "Scored episodes of every finished group."),
+    _histogram(histograms.LATENCY, "Episode latency", "s", "From start to verdict, every finished group."),
+    _histogram(histograms.TOOL_WAIT, "Tool wait", "s", "Time an episode waited for its tools."),
+    _histogram(histograms.QUEUE_WAIT, "Queue wait", "s", "Time an episode's requests waited at the engine."),
+    _histogram(histograms.LENGTH, "Length", "tokens", "Sampled tokens of an episode."),
+    _histogram(histograms.STALENESS, "Staleness", "versions", "Age of trained episodes at consumption.", Axis.STEP),
+)
+_PROCESS = (
+    Metric("trainer/busy_cores", "Trainer: processor", "cores", "CPU seconds a second of the trainer's process."),
+    Metric("trainer/memory_bytes", "Trainer: memory", "bytes", "Resident set of the trainer's process."),
+    Metric("host/cpu_busy_share", "Hosts: processors", "share", "Of all cores of the fleet worker's host, in use."),
+    Metric("host/gpu_busy_share", "Hosts: GPUs", "share", "Utilisation by nvidia-smi, mean over the host's GPUs."),
+    Metric("host/gpu_memory_share", "Hosts: GPU memory", "share", "In use, mean over the host's GPUs."),
 )
 
 _ENGINE = (
@@ -116,7 +162,11 @@ _ENGINE = (
 )
 
 METRICS: dict[str, Metric] = {
-    metric.name: metric for metric in (*_LEARNING, *_MISMATCH, *_TRAINER, *_ROLLOUT, *_GROUP, *_FLEET, *_ENGINE)
+    metric.name: metric
+    for group in (
+        *(_LEARNING, _MISMATCH, _TRAINER, _ROLLOUT, _GROUP, _FLEET, _TIME, _ERRORS, _DISTRIBUTIONS, _ENGINE, _PROCESS),
+    )
+    for metric in group
 }
 
 

@@ -1,23 +1,24 @@
 """Reads of the live page: what is new since a cursor, and the tables drawn from stored episodes."""
 
-import math
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from django.core.cache import cache
-from django.db.models import Count, Max, QuerySet, Sum
+from django.db.models import Count, Max, Sum
 from django.utils import timezone
 
 from apps.metrics import measurements
-from apps.metrics.models import Point
+from apps.metrics.journal import MAX_SERIES
+from apps.metrics.models import MetricHead
+from apps.metrics.news import json_value, points_since
 from apps.metrics.presentation import view_of
+from apps.metrics.reading import Reading, newest_points, read_series
 from apps.metrics.registry import describe
 from apps.metrics.workers import engines_and_workers
 from apps.runs.models import Run, RunEvent
 from apps.runs.selectors import events_since, ledger
 
-MAX_POINTS = 5000  # more than this since a cursor: the page starts afresh
 MAX_EVENTS = 200
 _OVERLAP = timedelta(seconds=5)
 _CACHE_SECONDS = 120
@@ -26,39 +27,35 @@ _RECENT_STEPS = 6
 
 @dataclass(frozen=True)
 class Cursor:
-    """What a page has seen: ids of points and events. 0: nothing."""
+    """What a page has seen: the revision of points, the id of events. 0: nothing."""
 
     points: int = 0
     events: int = 0
 
 
 def live_state(run: Run, since: Cursor = Cursor(), *, known_tables: str = "") -> dict[str, Any]:
-    """Everything a live page needs that is new since `since`.
+    """Everything a live page needs that is new since `since`: of points each once, in the order of their commits.
 
-    `refetch` True: too much; the page loads `series` and goes on from `cursor`.
-
-    Points and events of the last seconds come again (`cursor` stays behind them), because rows become visible in
-    the order of their commits, not of their ids. Pages keep them by id. `tables` is None when the page has them
-    (`known_tables` is the mark of the ones it holds).
+    `refetch` True: more than MAX_POINTS, or no longer in the journal; the page loads `series` and goes on from the
+    cursor that comes with it. Events of the last seconds come again (their cursor stays behind them), because they
+    become visible in the order of their commits, not of their ids; pages keep them by id. `tables` is None when the
+    page has them (`known_tables` is the mark of the ones it holds).
     """
-    points = _points_since(run, since.points)
-    refetch = len(points) > MAX_POINTS
+    news = points_since(run, since.points)
     events = events_since(run, since.events, MAX_EVENTS)
     mark = _mark(run)
     tables = None if mark == known_tables else _tables(run, mark)
     return {
         "run": str(run.pk),
         "at": timezone.now().isoformat(),
-        "refetch": refetch,
-        "cursor": {
-            "points": _newest_settled(run) if refetch else _settled(points, since.points),
-            "events": _settled(events, since.events),
-        },
-        "points": [] if refetch else [_point(point) for point in points],
+        "refetch": news.refetch,
+        "cursor": {"points": news.cursor, "events": _settled(events, since.events)},
+        "points": news.points,
         "events": [_event(event) for event in events],
         "strip": strip(run, tables or _tables(run, mark)),
         "ledger": _ledger(run),
         "processes": engines_and_workers(run),
+        "metrics": _metrics(run),
         "mark": mark,
         "tables": tables,
     }
@@ -71,25 +68,24 @@ def live_page(run: Run, since: Cursor = Cursor(), *, known_tables: str = "") -> 
     return {**state, "view": view_of(run, state, tables)}
 
 
-def series(run: Run, names: list[str] | None = None) -> list[dict[str, Any]]:
-    """Series of a run, whole, by name; of a step that two attempts made, the later attempt's value."""
-    points: QuerySet[Point] = run.points.order_by("name", "step", "attempt", "id")
-    if names:
-        points = points.filter(name__in=names)
-    grouped: dict[str, dict[Any, Point]] = {}
-    for point in points:
-        # Several groups share a version: those points stay apart.
-        key = point.id if point.name.startswith("group/") else point.step
-        grouped.setdefault(point.name, {})[key] = point
-    known = describe(grouped)
+def series(run: Run, names: list[str] | None = None, **range_: Any) -> list[dict[str, Any]]:
+    """Series of a run by name with their words; see `read_series`. NaN and infinities are strings."""
+    return describe_series(read_series(run, names, **range_))
+
+
+def describe_series(reading: Reading) -> list[dict[str, Any]]:
+    known = describe(item.name for item in reading.series)
     return [
         {
-            **known[name],
-            "steps": [point.step for point in chosen.values()],
-            "values": [_finite(point.value) for point in chosen.values()],
-            "measured": next(iter(chosen.values())).measured,
+            **known[item.name],
+            "steps": item.steps,
+            "values": [json_value(value) for value in item.values],
+            "measured": item.measured,
+            "num_points": item.num_points,
+            "num_not_finite": item.num_odd,
+            "whole": item.whole,
         }
-        for name, chosen in grouped.items()
+        for item in reading.series
     ]
 
 
@@ -127,26 +123,16 @@ def eta_seconds(run: Run) -> float | None:
     left = run.total_steps - run.step
     if left <= 0 or run.finished_at is not None:
         return None
-    times = list(
-        run.points.filter(name="train/train_seconds").order_by("-step").values_list("at", flat=True)[:_RECENT_STEPS]
-    )
+    times = [time for _, _, time in newest_points(run, "train/train_seconds", _RECENT_STEPS)]
     if len(times) < 2:
         return None
-    return left * (max(times) - min(times)).total_seconds() / (len(times) - 1)
-
-
-def _points_since(run: Run, cursor: int) -> list[Point]:
-    return list(run.points.filter(id__gt=cursor).order_by("id")[: MAX_POINTS + 1])
+    return left * (max(times) - min(times)) / (len(times) - 1)
 
 
 def _settled(rows: list[Any], previous: int) -> int:
     """The largest id below which nothing can still appear: rows older than the longest transaction."""
     edge = timezone.now() - _OVERLAP
     return max((row.id for row in rows if row.at < edge), default=previous)
-
-
-def _newest_settled(run: Run) -> int:
-    return run.points.filter(at__lt=timezone.now() - _OVERLAP).aggregate(last=Max("id"))["last"] or 0
 
 
 def _mark(run: Run) -> str:
@@ -168,6 +154,7 @@ def _tables(run: Run, mark: str) -> dict[str, Any]:
             "latency": measurements.recent_latency(run.pk),
             "time": measurements.where_the_time_goes(run),
             "failures": measurements.failures(run),
+            "distributions": measurements.distributions(run.pk),
         }
         cache.set(key, tables, _CACHE_SECONDS)
     return tables
@@ -184,8 +171,15 @@ def _ledger(run: Run) -> dict[str, Any]:
     }
 
 
-def _point(point: Point) -> list[Any]:
-    return [point.id, point.name, point.step, _finite(point.value), point.attempt, point.measured]
+def _metrics(run: Run) -> dict[str, int]:
+    """How much is stored, and how many points of names beyond the bound were left out."""
+    head = MetricHead.objects.filter(pk=run.pk).first() or MetricHead(run=run)
+    return {
+        "points": head.num_points,
+        "series": head.num_series,
+        "max_series": MAX_SERIES,
+        "refused_points": head.num_refused_points,
+    }
 
 
 def _event(event: RunEvent) -> dict[str, Any]:
@@ -197,8 +191,3 @@ def _event(event: RunEvent) -> dict[str, Any]:
         "message": event.message,
         "data": event.data,
     }
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no NaN."""
-    return value if math.isfinite(value) else None

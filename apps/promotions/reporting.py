@@ -7,6 +7,7 @@ from typing import Any
 
 from apps.evaluations.results import ArmResult, EpisodeOutcome, TaskOutcome, arm_results, task_outcomes
 from apps.evaluations.statistics import clustered_mean
+from apps.metrics.reading import reported_value
 from apps.promotions.models import Gate
 from apps.promotions.report import GateReport
 from apps.runs.models import Batch, Checkpoint, Run
@@ -151,8 +152,8 @@ def _reward_row(run: Run, checkpoint: Checkpoint) -> dict[str, Any]:
     groups = list(batch.groups.all()) if batch else []
     n = sum(group.num_scored for group in groups)
     measured = sum((group.reward_mean or 0.0) * group.num_scored for group in groups) / n if n else None
-    point = run.points.filter(name="train/reward_mean", step=checkpoint.version, measured=False).order_by("-id").first()
-    return _row(name, "reward", point.value if point else None, measured, n, "")
+    reported = reported_value(run, "train/reward_mean", checkpoint.version)
+    return _row(name, "reward", reported, measured, n, "")
 
 
 def _row(quantity: str, unit: str, reported: float | None, measured: float | None, n: int, note: str) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from apps.accounts.models import User
 from apps.accounts.permissions import Actor, Permission, not_found, permitted_projects
 from apps.reviews.estimators import Sampled, VerifierRates, estimate_rates
 from apps.reviews.models import ItemState, Label, LabelVerdict, ReviewItem
-from apps.tasks.models import SplitName, Suite
-from apps.tasks.selectors import load_bundle
+from apps.runs.models import Run
+from apps.tasks.models import Suite
+from apps.tasks.selectors import OPEN_SPLITS, load_bundle
 from gpu_workers.contracts.groups import EpisodeRecord, GroupTranscript, TurnRecord
 from gpu_workers.contracts.store import StoreError
 from ratchet.store import get_store
@@ -82,19 +83,32 @@ def labellable_items(user: User, project_slug: str = "") -> QuerySet[ReviewItem]
     if project_slug:
         projects = projects.filter(slug=project_slug)
     heldout = permitted_projects(user, Permission.HELDOUT_READ)
-    group = "episode__group__"
-    mine = (
-        Q(**{f"{group}run__created_by": user})
-        | Q(**{f"{group}evaluation_item__evaluation__created_by": user})
-        | Q(**{f"{group}evaluation_item__evaluation__run__created_by": user})
-    )
-    own = ReviewItem.objects.filter(mine, pk=OuterRef("pk"))
+    own = ReviewItem.objects.filter(_submitted_by(user), pk=OuterRef("pk"))
     labelled = Label.objects.filter(item=OuterRef("pk"), reviewer=user, undone_at__isnull=True)
     return (
         ReviewItem.objects.filter(state=ItemState.OPEN, project__in=projects.values("pk"))
-        .filter(~Q(**{f"{group}task__split": SplitName.HELDOUT}) | Q(project__in=heldout.values("pk")))
+        .filter(Q(episode__group__task__split__in=OPEN_SPLITS) | Q(project__in=heldout.values("pk")))
         .filter(~Exists(own), ~Exists(labelled))
         .select_related("project")
+    )
+
+
+def submitted(user: User, item: ReviewItem) -> bool:
+    """Whether the user submitted what the item's episode is of: whoever did never judges it."""
+    return ReviewItem.objects.filter(_submitted_by(user), pk=item.pk).exists()
+
+
+def _submitted_by(user: User) -> Q:
+    """Episodes of a run or evaluation that the user submitted, or of a policy or checkpoint that came of one."""
+    item = "episode__group__evaluation_item__"
+    runs = Run.objects.filter(created_by=user)
+    return (
+        Q(episode__group__run__created_by=user)
+        | Q(**{f"{item}evaluation__created_by": user})
+        | Q(**{f"{item}evaluation__run__created_by": user})
+        | Q(**{f"{item}arm__checkpoint__run__created_by": user})
+        | Q(**{f"{item}arm__policy__created_by": user})
+        | Q(**{f"{item}arm__policy__run_id__in": runs.values("pk")})
     )
 
 
@@ -109,7 +123,10 @@ def find_item(user: User, item_id: UUID | str) -> ReviewItem:
 
 
 def blind_item(item: ReviewItem) -> BlindItem:
-    """What the reviewer sees of an item they hold. Worked examples are left out: they would tell the policy apart."""
+    """What the reviewer sees of an item they hold; `services.show_item` writes that down.
+
+    Worked examples are left out: they would tell the policy apart.
+    """
     episode = item.episode
     group = episode.group
     problem, log = "", ""

@@ -10,8 +10,10 @@ from apps.accounts.permissions import Permission, require
 from apps.audit.services import record
 from apps.reviews.models import ItemState, Label, LabelVerdict, ReviewItem
 from apps.reviews.sampling import Candidate, draw
-from apps.reviews.selectors import labellable_items
+from apps.reviews.selectors import BlindItem, blind_item, labellable_items, submitted
 from apps.runs.models import Group
+from apps.tasks.selectors import is_protected
+from apps.tasks.services import note_heldout_look
 from gpu_workers.contracts.enums import Purpose
 from gpu_workers.contracts.runspec import Algorithm
 from ratchet.problems import Problem
@@ -71,6 +73,16 @@ def next_item(*, by: User, project_slug: str = "") -> ReviewItem | None:
     return candidate
 
 
+@transaction.atomic
+def show_item(*, item: ReviewItem, by: User) -> BlindItem:
+    """The item as its reviewer sees it; a look at a held-out task is written down. Raises Problem 403 without
+    the right to it."""
+    task = item.episode.group.task
+    if is_protected(task.split):
+        note_heldout_look(suite=task.suite, by=by, task_keys=[task.key])
+    return blind_item(item)
+
+
 def _reserve(item: ReviewItem, by: User) -> None:
     item.reserved_by, item.reserved_until = by, timezone.now() + RESERVATION
     item.save(update_fields=["reserved_by", "reserved_until"])
@@ -88,6 +100,8 @@ def label_item(
         message = f"{verdict!r} is not one of {', '.join(LabelVerdict.values)}"
         raise Problem("invalid", 400, f"verdict: {message}.", [{"path": "verdict", "message": message}])
     item = _lock(item, by)
+    if submitted(by, item):
+        raise Problem("separation_of_duties", 403, "Somebody else must label this: you submitted what it is of.")
     existing = item.labels.filter(reviewer=by, undone_at__isnull=True).first()
     if existing is not None:
         if (existing.verdict, existing.hacking) == (verdict, hacking):

@@ -4,8 +4,8 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 
 from apps.accounts.permissions import Permission, permitted_projects
-from apps.reviews.selectors import blind_item, summary
-from apps.reviews.services import next_item
+from apps.reviews.selectors import summary
+from apps.reviews.services import next_item, show_item
 from ratchet.pages import page, reader
 
 
@@ -20,7 +20,7 @@ def review(request: HttpRequest) -> HttpResponse:
     return page(
         request, "review.html" if item else "review_summary.html", here="review", projects=projects, chosen=chosen,
         project_options=[(project.slug, project.title) for project in projects],
-        item=blind_item(item) if item else None, summary=summary(user, chosen), may_label=bool(projects),
+        item=show_item(item=item, by=user) if item else None, summary=summary(user, chosen), may_label=bool(projects),
     )  # fmt: skip
 
 

@@ -10,7 +10,8 @@ from apps.accounts.permissions import Actor, Permission, has_permission, not_fou
 from apps.runs.models import Checkpoint, Episode, Group, Outcome, Run, RunEvent
 from apps.runs.scheduling.ledger import Ledger, build_ledger
 from apps.runs.scheduling.longtail import GroupCost, LongTail, account
-from apps.tasks.models import SplitName, Task
+from apps.tasks.models import Task
+from apps.tasks.selectors import OPEN_SPLITS, is_protected
 from ratchet.problems import Problem
 
 
@@ -58,13 +59,13 @@ def stale_tasks(run: Run, limit: int = 20) -> list[TaskDrops]:
 
 def long_tail(run: Run) -> LongTail[UUID]:
     """What the run's episodes cost in episode-seconds: the slowest groups, retries, cancelled ones; by task."""
-    rows = run.groups.order_by().values_list(
-        "task_id", "size", "retry_seconds", "cancelled_seconds", "dispatch", "straggler", "propensity", "straggler_at",
-        "finished_at",
-    )  # fmt: skip
-    rows = rows.annotate(
+    costs = run.groups.order_by().annotate(
         seconds=Sum("episodes__total_seconds", default=0.0), passed=Count("episodes", filter=Q(episodes__success=True))
     )
+    rows = costs.values_list(
+        "task_id", "size", "retry_seconds", "cancelled_seconds", "dispatch", "straggler", "propensity", "straggler_at",
+        "finished_at", "seconds", "passed",
+    )  # fmt: skip
     return account(
         GroupCost(
             task=task,
@@ -117,9 +118,9 @@ def visible_episodes(user: Actor) -> QuerySet[Episode]:
     """Episodes the user may read: those of held-out tasks only with the right to held-out content."""
     projects = permitted_projects(user, Permission.EPISODE_READ)
     heldout = permitted_projects(user, Permission.HELDOUT_READ)
-    episodes = Episode.objects.filter(group__project__in=projects.values("pk"))
-    hidden = Group.objects.filter(task__split=SplitName.HELDOUT).exclude(project__in=heldout.values("pk"))
-    episodes = episodes.exclude(group__in=hidden.values("pk"))
+    # By the row's own group and task: a list of all hidden groups would be made anew for each page.
+    readable = Q(group__task__split__in=OPEN_SPLITS) | Q(group__project__in=heldout.values("pk"))
+    episodes = Episode.objects.filter(readable, group__project__in=projects.values("pk"))
     return episodes.select_related("group__project", "group__run", "group__task__suite", "group__batch").order_by("-id")
 
 
@@ -135,7 +136,7 @@ def find_episode(user: Actor, episode_id: UUID | str) -> Episode:
 
 
 def is_heldout(group: Group) -> bool:
-    return group.task.split == SplitName.HELDOUT
+    return is_protected(group.task.split)
 
 
 def _require_content(user: Actor, group: Group) -> None:

@@ -9,6 +9,7 @@ from apps.audit.services import record
 from apps.tasks.checks import finish_checks
 from apps.tasks.models import Suite, SuiteState, Task, TaskState
 from apps.tasks.reports.services import request_report
+from apps.tasks.selectors import is_protected
 from apps.tasks.states import TASK_TRANSITIONS, check_transition
 from ratchet.problems import Problem
 
@@ -24,7 +25,9 @@ def release_task(*, task: Task, by: User | None, reason: str) -> Task:
     if task.state != TaskState.QUARANTINED:
         raise Problem("not_quarantined", 409, f"Task {task.key} is {task.get_state_display().lower()}.")
     check_transition(TASK_TRANSITIONS, task.state, TaskState.READY)
-    before = {"state": task.state, "code": task.quarantine_code, "message": task.quarantine_message}
+    # What the check said may quote the task, and the audit trail has more readers than held-out content.
+    message = "" if is_protected(task.split) else task.quarantine_message
+    before = {"state": task.state, "code": task.quarantine_code, "message": message}
     task.state, task.released_at, task.released_by, task.release_reason = TaskState.READY, timezone.now(), by, reason
     task.save(update_fields=_RELEASE_FIELDS)
     if suite.state == SuiteState.FAILED:

@@ -15,6 +15,14 @@ from gpu_workers.contracts.tasks import TaskBundle
 from ratchet.problems import Problem
 from ratchet.store import get_store
 
+OPEN_SPLITS = frozenset({SplitName.TRAIN, SplitName.DEV, SplitName.REGRESSION})
+
+
+def is_protected(split: str) -> bool:
+    """Whether the split's content needs heldout:read. So does that of every split not named here: held-out, and
+    safety and sealed ones where a suite has them."""
+    return split not in OPEN_SPLITS
+
 
 @dataclass(frozen=True)
 class SplitCounts:
@@ -109,7 +117,7 @@ def find_task(user: Actor, task_id: UUID | str) -> Task:
 
 def may_read_content(user: Actor, task: Task) -> bool:
     """Whether prompt, tools and expected answer may be shown. Who shows held-out content notes it in the audit."""
-    if task.split != SplitName.HELDOUT:
+    if not is_protected(task.split):
         return has_permission(user, Permission.SUITE_READ, task.suite.project)
     return has_permission(user, Permission.HELDOUT_READ, task.suite.project)
 

@@ -2,6 +2,7 @@
 
 CONTROL = "control"  # reconciler, reaper, gates
 INGEST = "ingest"  # reports of workers
+WEBHOOK = "webhook"  # requests to addresses outside, which may be slow
 HEARTBEAT = "heartbeat"  # liveness, never behind a batch of episodes
 ROLLOUT = "rollout"  # one message per group
 VERIFY = "verify"  # import checks of tasks, re-verification
@@ -9,6 +10,7 @@ TRAIN = "train"  # one long job per run attempt
 FLEET = "fleet"  # installs policy versions on engines
 
 JOB_INGEST = "ratchet.ingest_report"
+JOB_INGEST_POINTS = "ratchet.ingest_points"
 JOB_HEARTBEAT = "ratchet.heartbeat"
 JOB_ROLLOUT = "ratchet.rollout_group"
 JOB_VERIFY = "ratchet.verify_tasks"

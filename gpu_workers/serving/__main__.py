@@ -7,6 +7,7 @@ import sys
 
 import uvicorn
 
+from gpu_workers.contracts.exporter import serve
 from gpu_workers.contracts.seams import RolloutEngine
 from gpu_workers.engines.sglang import SGLangEngine
 from gpu_workers.serving.app import GatewayOptions, make_app
@@ -36,6 +37,7 @@ def main() -> int:
     except OSError as error:
         sys.stderr.write(f"cannot listen on {options.host}:{options.port}: {error.strerror}; choose another --port\n")
         return 1
+    serve()
     config = uvicorn.Config(
         make_app(gateway), log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=5
     )

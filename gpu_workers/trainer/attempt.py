@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from gpu_workers.contracts.groups import jsonable
+from gpu_workers.contracts import exporter
 from gpu_workers.contracts.messages import (
     BatchMessage,
     Heartbeat,
@@ -18,6 +18,7 @@ from gpu_workers.contracts.messages import (
     TrainerStarted,
     TrainJob,
 )
+from gpu_workers.contracts.points import PointBatch, body_of
 from gpu_workers.contracts.runspec import Algorithm, RunSpec, parse_run_spec
 from gpu_workers.contracts.seams import Published, TrainGroup
 from gpu_workers.contracts.store import ObjectStore, StoreError
@@ -47,6 +48,7 @@ class TrainerReporter(Protocol):
 
     def send(self, report: Report) -> None: ...
     def heartbeat(self, heartbeat: Heartbeat) -> None: ...
+    def points(self, batch: PointBatch) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,8 @@ class TrainerAttempt:
             report.sha256, report.num_bytes = published.sha256, published.num_bytes
         report.metrics["train/cpu_seconds"] = cpu_seconds()
         report.metrics["train/peak_memory_bytes"] = float(peak_memory_bytes())
+        exporter.STEPS.inc()
+        exporter.STEP_SECONDS.observe(report.finished_at - report.started_at)
         sent = self._send(f"v{report.version}", "step", report)
         if report.batch_id:
             self._reports[report.batch_id] = sent
@@ -257,7 +261,7 @@ def make_report(job: TrainJob, name: str, kind: str, body: msgspec.Struct) -> Re
     return Report(
         report_id=f"{job.run_id}.a{job.attempt}.{name}",
         kind=kind,
-        body=jsonable(body),
+        body=body_of(body),
         worker=socket.gethostname(),
         sent_at=time.time(),
         run_id=job.run_id,

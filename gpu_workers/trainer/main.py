@@ -13,11 +13,12 @@ from pathlib import Path
 import msgspec
 import torch
 
+from gpu_workers.contracts import exporter
 from gpu_workers.contracts.messages import TrainerFailed, TrainJob
 from gpu_workers.contracts.runspec import Algorithm, SpecError
 from gpu_workers.contracts.store import StoreError
 from gpu_workers.process import die_with_parent, keep_freed_memory
-from gpu_workers.reporting import CeleryReporter, JsonlReporter, NullReporter, worker_name
+from gpu_workers.reporting import CeleryReporter, JsonlReporter, NullReporter, PointStream, worker_name
 from gpu_workers.sessions.chat import TemplateError
 from gpu_workers.settings import SettingsError, WorkerSettings, load_settings
 from gpu_workers.trainer.attempt import AttemptError, TrainerAttempt, TrainerReporter, Workplace, make_report
@@ -26,6 +27,7 @@ from gpu_workers.trainer.consumer import BroadcastBatches, KombuBatches
 from gpu_workers.trainer.heartbeat import HeartbeatThread
 from gpu_workers.trainer.model import ModelLoadError
 from gpu_workers.trainer.supervised import DatasetError
+from gpu_workers.trainer.usage import UsageThread
 from gpu_workers.trainer.world import ALONE, World, join_world, leave_world
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
@@ -60,6 +62,14 @@ def run_job(job: TrainJob, settings: WorkerSettings, reporter: TrainerReporter, 
         reporter.heartbeat, run_id=job.run_id, attempt=job.attempt, token=job.token, worker=worker_name()
     )
     heartbeat.start()
+    usage = None
+    if world.is_main:
+        exporter.serve(trainer=True)
+        stream = PointStream(
+            reporter, run_id=job.run_id, attempt=job.attempt, token=job.token, source=f"trainer.{job.token}"
+        )
+        usage = UsageThread(stream, heartbeat)
+        usage.start()
     try:
         _run(job, settings, reporter, heartbeat, world)
     except Exception as error:  # process edge: whatever it was, the control plane is told
@@ -67,6 +77,8 @@ def run_job(job: TrainJob, settings: WorkerSettings, reporter: TrainerReporter, 
         reporter.send(make_report(job, "failed", "trainer_failed", describe_failure(error)))
         return EXIT_FAILED
     finally:
+        if usage is not None:
+            usage.end()
         heartbeat.end()
     return EXIT_OK
 

@@ -3,6 +3,7 @@
 from celery import Celery
 
 from gpu_workers.contracts import queues
+from gpu_workers.contracts.exporter import watch_celery
 from ratchet.env import load_env, use_settings
 
 use_settings()
@@ -10,6 +11,9 @@ use_settings()
 _TICK_SECONDS = 2.0
 _REAP_SECONDS = 5.0
 _RESEND_SECONDS = 60.0
+_SEAL_SECONDS = 60.0
+_ANCHOR_SECONDS = 600.0
+_DAY_SECONDS = 86_400.0
 
 
 def _tick(task: str, seconds: float) -> dict[str, object]:
@@ -45,6 +49,7 @@ app.conf.update(
     },
     task_routes={
         queues.JOB_INGEST: {"queue": queues.INGEST},
+        queues.JOB_INGEST_POINTS: {"queue": queues.INGEST},
         queues.JOB_HEARTBEAT: {"queue": queues.HEARTBEAT},
         queues.JOB_ROLLOUT: {"queue": queues.ROLLOUT},
         queues.JOB_VERIFY: {"queue": queues.VERIFY},
@@ -60,7 +65,13 @@ app.conf.update(
         "resend checks": _tick("apps.tasks.jobs.resend_checks", _RESEND_SECONDS),
         "resend reports": _tick("apps.tasks.jobs.resend_reports", _RESEND_SECONDS),
         "resend measurements": _tick("apps.tasks.jobs.resend_measurements", _RESEND_SECONDS),
+        "anchor audit": _tick("apps.audit.jobs.anchor_chains", _ANCHOR_SECONDS),
+        "sweep retention": _tick("apps.retention.jobs.sweep", _DAY_SECONDS),
+        "seal metrics": _tick("apps.metrics.jobs.seal_idle", _SEAL_SECONDS),
+        "send webhooks": _tick("apps.webhooks.jobs.tick", _REAP_SECONDS),
+        "sweep webhooks": _tick("apps.webhooks.jobs.sweep", _ANCHOR_SECONDS),
         "advance evaluations": _tick("apps.evaluations.jobs.tick", _TICK_SECONDS),
     },
 )
 app.autodiscover_tasks(related_name="jobs")
+watch_celery()

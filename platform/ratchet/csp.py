@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
 _STRICT: dict[str, str] = {
@@ -22,6 +23,7 @@ _DOCS = _STRICT | {
     "worker-src": "'self' blob:",
 }
 _DOCS_PATHS = ("/api/docs/", "/api/redoc/")
+_SIGN_IN_PATHS = ("/accounts/login/", "/account/", "/invitations/")
 
 
 class ContentSecurityPolicyMiddleware:
@@ -35,6 +37,8 @@ class ContentSecurityPolicyMiddleware:
         policy = dict(_DOCS if request.path.startswith(_DOCS_PATHS) else _STRICT)
         if getattr(response, "csp_inline_style", False):
             policy["style-src"] = "'self' 'unsafe-inline'"
+        if settings.OIDC_ORIGIN and request.path.startswith(_SIGN_IN_PATHS):
+            policy["form-action"] += f" {settings.OIDC_ORIGIN}"  # the sign-in form is redirected there
         policy["connect-src"] = f"'self' {_socket_origin(request)}"
         header = "; ".join(f"{name} {value}" for name, value in policy.items())
         response.headers.setdefault("Content-Security-Policy", header)

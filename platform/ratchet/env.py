@@ -1,5 +1,6 @@
 """Every environment variable of the platform: read once, validated, frozen; errors name the variable."""
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class Env:
     public_url: str
     port: int
     database_url: str
+    database_owner_url: str  # owns the tables, for migrations; where it is the same, the audit trail is less safe
     database_embedded: bool
     database_pool_size: int
     redis_url: str
@@ -53,6 +55,8 @@ class Env:
     engine_port: int
     engine_model: str
     gateway_port: int
+    retention_delete: bool
+    metrics_port: int  # first of the ports on loopback where processes answer Prometheus; 0: none does
     worker_secret: str
     rollout_concurrency: int
     torch_threads: int
@@ -61,6 +65,11 @@ class Env:
     check_bad_repeats: int
     checks_in_flight: int
     environments_dir: Path
+    oidc_server_url: str  # empty: sign-in by password only
+    oidc_client_id: str
+    oidc_client_secret: str
+    oidc_name: str
+    webhook_networks: tuple[str, ...]  # private networks that webhooks may be sent to
 
     @property
     def gateway_url(self) -> str:
@@ -71,10 +80,12 @@ class Env:
 VARIABLES = frozenset(
     {
         "RATCHET_HOME", "RATCHET_ENV", "DEBUG", "LOG_LEVEL", "SECRET_KEY", "ALLOWED_HOSTS", "PUBLIC_URL",
-        "DATABASE_URL", "DATABASE_POOL_SIZE", "REDIS_URL", "CELERY_BROKER_URL", "OBJECT_STORE_URL",
+        "DATABASE_URL", "DATABASE_OWNER_URL", "DATABASE_POOL_SIZE", "REDIS_URL", "CELERY_BROKER_URL",
+        "OBJECT_STORE_URL", "RATCHET_METRICS_PORT", "RETENTION_DELETE",
         "RATCHET_ENGINE_PORT", "RATCHET_ENGINE_MODEL", "RATCHET_GATEWAY_PORT", "RATCHET_WORKER_SECRET",
         "ROLLOUT_CONCURRENCY", "TORCH_THREADS", "RATCHET_TRAINER_RANKS", "RATCHET_PORT", "ROLLOUT_ENGINE_URLS",
         "CHECK_REPEATS", "CHECK_BAD_REPEATS", "CHECKS_IN_FLIGHT", "RATCHET_ENVIRONMENTS_DIR",
+        "OIDC_SERVER_URL", "OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET", "OIDC_NAME", "WEBHOOK_NETWORKS",
     }
 )  # fmt: skip
 
@@ -172,6 +183,9 @@ def load_env(values: Mapping[str, str] | None = None, *, root: Path = ROOT) -> E
         public_url=read.url("PUBLIC_URL", ("http", "https"), f"http://127.0.0.1:{port}").rstrip("/"),
         port=port,
         database_url=read.url("DATABASE_URL", ("postgres", "postgresql"), home.postgres_url),
+        database_owner_url=read.url("DATABASE_OWNER_URL", ("postgres", "postgresql"), "")
+        or read.text("DATABASE_URL")
+        or home.postgres_owner_url,
         database_embedded=not read.text("DATABASE_URL"),
         database_pool_size=read.number("DATABASE_POOL_SIZE", 8, 1, 200),
         redis_url=redis_url,
@@ -186,6 +200,8 @@ def load_env(values: Mapping[str, str] | None = None, *, root: Path = ROOT) -> E
         engine_port=engine_port,
         engine_model=_engine_model(read),
         gateway_port=gateway_port,
+        retention_delete=read.flag("RETENTION_DELETE", False),
+        metrics_port=read.number("RATCHET_METRICS_PORT", 8100, 0, 65000),
         worker_secret=_secret(read, "RATCHET_WORKER_SECRET", mode, home, least=32),
         rollout_concurrency=read.number("ROLLOUT_CONCURRENCY", 48, 1, 512),
         torch_threads=read.number("TORCH_THREADS", 1, 1, 256),
@@ -194,7 +210,13 @@ def load_env(values: Mapping[str, str] | None = None, *, root: Path = ROOT) -> E
         check_bad_repeats=read.number("CHECK_BAD_REPEATS", 1, 1, 20),
         checks_in_flight=read.number("CHECKS_IN_FLIGHT", 8, 1, 10_000),
         environments_dir=Path(read.text("RATCHET_ENVIRONMENTS_DIR") or home.root / "environments").resolve(),
+        oidc_server_url=read.url("OIDC_SERVER_URL", ("https", "http"), "").rstrip("/"),
+        oidc_client_id=read.text("OIDC_CLIENT_ID"),
+        oidc_client_secret=read.text("OIDC_CLIENT_SECRET"),
+        oidc_name=read.text("OIDC_NAME", "single sign-on"),
+        webhook_networks=_networks(read, "WEBHOOK_NETWORKS"),
     )
+    _check_oidc(read, env)
     if read.problems:
         raise EnvError(read.problems)
     return env
@@ -254,6 +276,25 @@ def _check_ports(read: _Reader, ports: Mapping[str, int]) -> None:
         if port in seen:
             read.problems.append(f"{name} and {seen[port]} are both {port}: give each a port of its own.")
         seen[port] = name
+
+
+def _check_oidc(read: _Reader, env: Env) -> None:
+    given = {"OIDC_CLIENT_ID": env.oidc_client_id, "OIDC_CLIENT_SECRET": env.oidc_client_secret}
+    if env.oidc_server_url:
+        missing = [name for name, value in given.items() if not value]
+        read.problems += [f"{name} is not set, but OIDC_SERVER_URL is: set both." for name in missing]
+        if env.mode is Mode.PRODUCTION and not env.oidc_server_url.startswith("https://"):
+            read.problems.append("OIDC_SERVER_URL must begin with https:// in production.")
+
+
+def _networks(read: _Reader, name: str) -> tuple[str, ...]:
+    values = read.words(name)
+    for value in values:
+        try:
+            ipaddress.ip_network(value)
+        except ValueError as error:
+            read.problems.append(f"{name}: {value!r} is no network such as 10.1.0.0/16 ({error}).")
+    return values
 
 
 def _allowed_hosts(read: _Reader, mode: Mode) -> tuple[str, ...]:

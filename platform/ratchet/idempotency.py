@@ -8,39 +8,31 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.utils import timezone
+from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from ratchet.problems import CONTENT_TYPE, Problem
 
 HEADER = "Idempotency-Key"
-_MAX_KEY = 200
+MAX_KEY = 200
 _ABANDONED = timedelta(minutes=10)
 
 
-class IdempotentCreateMixin:
-    """For create views. Put it left of the view class; without the header nothing changes.
-
-    Same key and body: the stored answer, with `Idempotent-Replay: true`. Other body or path: 422.
-    Still being answered: 409. An answer of 5xx, or a crash, frees the key for another try.
-    """
-
-    def post(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        return idempotent(request, lambda: super(IdempotentCreateMixin, self).post(request, *args, **kwargs))  # type: ignore[misc]
-
-    def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        return idempotent(request, lambda: super(IdempotentCreateMixin, self).create(request, *args, **kwargs))  # type: ignore[misc]
-
-
 def idempotent(request: Request, answer: Callable[[], Response]) -> Response:
-    """Answer a request once per key of its user. Raises Problem where the key cannot be used."""
+    """Answer a request once per key of its user; without the header nothing changes.
+
+    Same key and body: the stored answer, with `Idempotent-Replay: true`. Other body, path or token: Problem 422.
+    Still being answered: 409. What was made and the answer to it are committed together, so a process that is killed
+    leaves neither; a refusal, a crash or an answer of 5xx frees the key for another try.
+    """
     from apps.accounts.models import IdempotencyKey, User
 
     key, user = request.headers.get(HEADER, ""), request.user
     if not key or not isinstance(user, User) or getattr(request, "idempotency_key", None) == key:
         return answer()
-    if len(key) > _MAX_KEY:
-        raise Problem("idempotency_key_invalid", 400, f"{HEADER} is longer than {_MAX_KEY} characters.")
+    if len(key) > MAX_KEY:
+        raise Problem("idempotency_key_invalid", 400, f"{HEADER} is longer than {MAX_KEY} characters.")
     body_hash = _body_hash(request)
     try:
         with transaction.atomic():
@@ -56,17 +48,17 @@ def idempotent(request: Request, answer: Callable[[], Response]) -> Response:
             return _replay(IdempotencyKey.objects.get(pk=row.pk), request.path, body_hash)
     request.idempotency_key = key  # type: ignore[attr-defined]  # taken: post() may call create()
     try:
-        response = answer()
+        with transaction.atomic():
+            response = answer()
+            row.status_code = response.status_code
+            row.response = json.loads(JSONRenderer().render(response.data) or b"null")
+            row.location = response.headers.get("Location", "")
+            row.save(update_fields=["status_code", "response", "location"])
     except Exception:
-        row.delete()
+        IdempotencyKey.objects.filter(pk=row.pk).delete()
         raise
     if response.status_code >= 500:
         row.delete()
-        return response
-    row.status_code = response.status_code
-    row.response = json.loads(json.dumps(response.data, default=str))
-    row.location = response.headers.get("Location", "")
-    row.save(update_fields=["status_code", "response", "location"])
     return response
 
 
@@ -83,7 +75,9 @@ def _replay(row: Any, path: str, body_hash: str) -> Response:
 
 
 def _body_hash(request: Request) -> str:
-    canonical = json.dumps(request.data, sort_keys=True, separators=(",", ":"), default=_hashable)
+    """Of the body and of the token that it came with: a narrower one must not fetch a wider one's answer."""
+    sent = [request.data, request.query_params, getattr(request.auth, "pk", None)]
+    canonical = json.dumps(sent, sort_keys=True, separators=(",", ":"), default=_hashable)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
+from django.db import DataError
 from django.http import Http404
 from rest_framework import exceptions
 from rest_framework.response import Response
@@ -70,6 +71,8 @@ def problem_handler(error: Exception, context: Mapping[str, Any]) -> Response | 
         case RequestDataTooBig():
             limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE // 1024
             problem = Problem("body_too_large", 413, f"The body is larger than the {limit} KiB this address takes.")
+        case DataError():
+            problem = Problem("out_of_range", 400, "A value is out of the range that can be stored or compared with.")
         case PermissionDenied():
             problem = Problem("permission_denied", 403, str(error) or "You may not do this.")
         case exceptions.ValidationError():

@@ -1,9 +1,11 @@
 """JSON from outside: what PostgreSQL cannot store or the standard does not know is refused with its reason."""
 
 import json
+import math
 from typing import Any
 
 MAX_NUMBER_DIGITS = 300
+MAX_DEPTH = 100
 
 
 class StrictJsonError(ValueError):
@@ -15,7 +17,7 @@ def loads(text: str | bytes) -> Any:
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
-        value = json.loads(text, parse_constant=_refuse_constant, parse_int=_parse_int)
+        value = json.loads(text, parse_constant=_refuse_constant, parse_int=_parse_int, parse_float=_parse_float)
     except json.JSONDecodeError as error:
         line = f"line {error.lineno} " if "\n" in error.doc.strip() else ""  # of one line, the caller knows which
         raise StrictJsonError(f"not JSON: {error.msg} at {line}column {error.colno}") from error
@@ -37,17 +39,26 @@ def _parse_int(digits: str) -> int:
     return int(digits)
 
 
+def _parse_float(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise StrictJsonError(f"no number that can be stored: {digits[:40]} is out of range")
+    return value
+
+
 def _check_text(value: Any) -> None:
-    """Every string and key; iterative, since nesting is bounded only by the parser."""
-    waiting = [value]
+    """Every string and key, and how deep they lie; iterative, so that no depth can exhaust the stack."""
+    waiting: list[tuple[Any, int]] = [(value, 0)]
     while waiting:
-        item = waiting.pop()
+        item, depth = waiting.pop()
+        if depth > MAX_DEPTH:
+            raise StrictJsonError(f"nested more than {MAX_DEPTH} levels deep")
         if isinstance(item, str):
             _check_string(item)
         elif isinstance(item, dict):
-            waiting += [*item.keys(), *item.values()]
+            waiting += [(part, depth + 1) for pair in item.items() for part in pair]
         elif isinstance(item, list):
-            waiting += item
+            waiting += [(part, depth + 1) for part in item]
 
 
 def _check_string(text: str) -> None:

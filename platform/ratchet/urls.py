@@ -7,7 +7,10 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularRedocView, Spec
 from ratchet.health import healthz, metrics
 from ratchet.refusals import no_such_endpoint
 
-_APPS = ("accounts", "audit", "tasks", "policies", "runs", "metrics", "evaluations", "reviews", "promotions")
+_APPS = (
+    "accounts", "audit", "webhooks", "tasks", "policies", "runs", "metrics", "evaluations", "reviews", "promotions",
+    "retention",
+)  # fmt: skip
 
 handler403, handler404, handler500 = "ratchet.pages.forbidden", "ratchet.pages.not_found", "ratchet.pages.broken"
 

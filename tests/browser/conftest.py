@@ -3,8 +3,6 @@
 import asyncio
 import os
 import shutil
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +14,7 @@ from apps.accounts.models import User
 from gpu_workers import jobs
 from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.settings import load_settings
+from tests.support.serving import ServedApplication
 from tests.support.worlds import World, make_world
 
 CHROMIUM = os.environ.get("CHROMIUM", "") or shutil.which("chromium") or shutil.which("google-chrome") or ""
@@ -45,28 +44,13 @@ def chromium() -> Iterator[object]:
 @pytest.fixture
 def server(transactional_db, settings, tmp_path: Path, monkeypatch) -> Iterator[str]:
     """Base URL of the application; pages learn of news by asking, as the test's thread cannot push."""
-    import uvicorn
+    from apps.metrics import announcer
 
-    from apps.metrics import broadcast
-    from ratchet.asgi import application
-
-    monkeypatch.setattr(broadcast, "get_channel_layer", lambda: None)
+    monkeypatch.setattr(announcer, "get_channel_layer", lambda: None)
     settings.OBJECT_STORE_URL = f"file://{tmp_path / 'objects'}"
     settings.ALLOWED_HOSTS = ["127.0.0.1"]
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(application, lifespan="off", log_level="error", ws="websockets-sansio")
-    running = uvicorn.Server(config)
-    thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 10
-    while not running.started and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert running.started, "uvicorn did not start"
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    running.should_exit = True
-    thread.join(timeout=10)
-    listener.close()
+    with ServedApplication() as served:
+        yield served.url
 
 
 class Visit:

@@ -4,7 +4,8 @@ from typing import Any
 
 from rest_framework import serializers
 
-from apps.accounts.models import ApiToken, Membership, Project, Role, User
+from apps.accounts.invitations import DEFAULT_DAYS, MAX_DAYS
+from apps.accounts.models import ApiToken, Invitation, Membership, Project, Role, User
 from apps.accounts.permissions import Permission, permissions_of
 from apps.accounts.services import DEFAULT_TOKEN_DAYS, MAX_TOKEN_DAYS
 
@@ -15,6 +16,10 @@ class ProjectSerializer(serializers.ModelSerializer[Project]):
         fields = ["id", "slug", "title", "created_at"]
         read_only_fields = ["created_at"]
         extra_kwargs = {"title": {"required": False}, "slug": {"validators": []}}  # the service answers 409
+
+
+class ProjectTitleSerializer(serializers.Serializer[Any]):
+    title = serializers.CharField(max_length=200)
 
 
 class MembershipSerializer(serializers.ModelSerializer[Membership]):
@@ -48,7 +53,45 @@ class TokenCreateSerializer(serializers.Serializer[Any]):
     scopes = serializers.ListField(
         child=serializers.CharField(), required=False, default=list, help_text="resource:action; none: all you may do"
     )
-    days = serializers.IntegerField(required=False, default=DEFAULT_TOKEN_DAYS, min_value=1, max_value=MAX_TOKEN_DAYS)
+    days = serializers.IntegerField(required=False, min_value=1, max_value=MAX_TOKEN_DAYS, help_text="90 unless given")
+    expires_at = serializers.DateTimeField(required=False, help_text="in place of `days`")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if "days" in attrs and "expires_at" in attrs:
+            raise serializers.ValidationError({"expires_at": "Give either days or expires_at."})
+        return {"days": DEFAULT_TOKEN_DAYS, **attrs}
+
+
+class InvitationSerializer(serializers.ModelSerializer[Invitation]):
+    project = serializers.SlugRelatedField[Project](slug_field="slug", read_only=True)
+    invited_by = serializers.SlugRelatedField[User](slug_field="username", read_only=True, allow_null=True)
+    accepted_by = serializers.SlugRelatedField[User](slug_field="username", read_only=True, allow_null=True)
+
+    class Meta:
+        model = Invitation
+        fields = [
+            "id", "project", "email", "role", "invited_by", "created_at", "expires_at", "accepted_at", "accepted_by",
+            "revoked_at",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+
+class InvitationCreateSerializer(serializers.Serializer[Any]):
+    email = serializers.EmailField()
+    role = serializers.ChoiceField(choices=Role.choices)
+    days = serializers.IntegerField(required=False, default=DEFAULT_DAYS, min_value=1, max_value=MAX_DAYS)
+
+
+class SentInvitationSerializer(InvitationSerializer):
+    url = serializers.URLField(read_only=True, help_text="the link to hand over, shown only in this answer")
+
+    class Meta(InvitationSerializer.Meta):
+        fields = [*InvitationSerializer.Meta.fields, "url"]
+        read_only_fields = fields
+
+
+class AcceptSerializer(serializers.Serializer[Any]):
+    secret = serializers.CharField(max_length=200, help_text="the last part of the invitation's link")
 
 
 class IssuedTokenSerializer(TokenSerializer):

@@ -1,19 +1,22 @@
 """REST of accounts: projects, members, tokens, the caller."""
 
-from typing import Any, cast
+from typing import cast
 
+from django.conf import settings
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
-from rest_framework import generics, status
+from rest_framework import status
+from rest_framework.exceptions import Throttled
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
-from apps.accounts import selectors, services
+from apps.accounts import invitations, selectors, services
 from apps.accounts.api import serializers
-from apps.accounts.models import ApiToken, Membership, Project, User
+from apps.accounts.models import ApiToken, Invitation, Membership, Project, User
 from apps.accounts.permissions import Permission, find_project, not_found, visible_projects
-from ratchet.idempotency import idempotent
+from apps.accounts.throttles import allowed, seconds_left
+from ratchet.bodies import read_body
+from ratchet.endpoints import IF_MATCH, KEEPS_NO_ANSWER, Endpoint, ListEndpoint, require_match
 from ratchet.problems import Problem
 
 
@@ -22,7 +25,7 @@ def caller(request: Request) -> User:
     return cast(User, request.user)
 
 
-class ProjectList(generics.ListAPIView[Project]):
+class ProjectList(ListEndpoint[Project]):
     serializer_class = serializers.ProjectSerializer
     queryset = Project.objects.none()
 
@@ -32,25 +35,30 @@ class ProjectList(generics.ListAPIView[Project]):
     @extend_schema(request=serializers.ProjectSerializer, responses={201: serializers.ProjectSerializer})
     def post(self, request: Request) -> Response:
         """Make a project. Superusers only."""
-        return idempotent(request, lambda: self._create(request))
-
-    def _create(self, request: Request) -> Response:
-        data = serializers.ProjectSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        project = services.create_project(
-            slug=data.validated_data["slug"], title=data.validated_data.get("title", ""), by=caller(request)
-        )
+        values = read_body(request, serializers.ProjectSerializer)
+        project = services.create_project(slug=values["slug"], title=values.get("title", ""), by=caller(request))
         location = f"/api/v1/projects/{project.slug}/"
         return Response(serializers.ProjectSerializer(project).data, status=201, headers={"Location": location})
 
 
-class ProjectDetail(APIView):
+class ProjectDetail(Endpoint):
     @extend_schema(responses=serializers.ProjectSerializer)
     def get(self, request: Request, slug: str) -> Response:
         return Response(serializers.ProjectSerializer(find_project(request.user, slug)).data)
 
+    @extend_schema(
+        parameters=[IF_MATCH], request=serializers.ProjectTitleSerializer, responses=serializers.ProjectSerializer
+    )
+    def patch(self, request: Request, slug: str) -> Response:
+        """Give the project another title. The slug stays: addresses and specs name it."""
+        project = find_project(request.user, slug, Permission.PROJECT_UPDATE)
+        values = read_body(request, serializers.ProjectTitleSerializer)
+        require_match(request, serializers.ProjectSerializer(project).data)
+        project = services.rename_project(project=project, title=values["title"], by=caller(request))
+        return Response(serializers.ProjectSerializer(project).data)
 
-class MemberList(generics.ListAPIView[Membership]):
+
+class MemberList(ListEndpoint[Membership]):
     serializer_class = serializers.MembershipSerializer
     queryset = Membership.objects.none()
 
@@ -61,32 +69,34 @@ class MemberList(generics.ListAPIView[Membership]):
     @extend_schema(request=serializers.MembershipSerializer, responses={201: serializers.MembershipSerializer})
     def post(self, request: Request, slug: str) -> Response:
         """Give a user a role in the project."""
-        return idempotent(request, lambda: self._create(request, slug))
-
-    def _create(self, request: Request, slug: str) -> Response:
         project = find_project(request.user, slug, Permission.MEMBER_MANAGE)
-        data = serializers.MembershipSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        username = data.validated_data["user"]["username"]
+        values = read_body(request, serializers.MembershipSerializer)
+        username = values["user"]["username"]
         user = User.objects.filter(username=username).first()
         if user is None:
             raise Problem(
                 "unknown_user", 400, f"There is no user {username!r}.", [{"path": "username", "message": "is unknown"}]
             )
-        member = services.add_member(project=project, user=user, role=data.validated_data["role"], by=caller(request))
+        member = services.add_member(project=project, user=user, role=values["role"], by=caller(request))
         return Response(serializers.MembershipSerializer(member).data, status=status.HTTP_201_CREATED)
 
 
-class MemberDetail(APIView):
-    @extend_schema(request=serializers.RoleSerializer, responses=serializers.MembershipSerializer)
+class MemberDetail(Endpoint):
+    @extend_schema(responses=serializers.MembershipSerializer)
+    def get(self, request: Request, slug: str, username: str) -> Response:
+        """One member with the role they hold."""
+        member = selectors.find_member(request.user, find_project(request.user, slug), username)
+        return Response(serializers.MembershipSerializer(member).data)
+
+    @extend_schema(
+        parameters=[IF_MATCH], request=serializers.RoleSerializer, responses=serializers.MembershipSerializer
+    )
     def put(self, request: Request, slug: str, username: str) -> Response:
         """Change a member's role."""
         member = self._member(request, slug, username)
-        data = serializers.RoleSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        member = services.add_member(
-            project=member.project, user=member.user, role=data.validated_data["role"], by=caller(request)
-        )
+        values = read_body(request, serializers.RoleSerializer)
+        require_match(request, serializers.MembershipSerializer(member).data)
+        member = services.add_member(project=member.project, user=member.user, role=values["role"], by=caller(request))
         return Response(serializers.MembershipSerializer(member).data)
 
     @extend_schema(responses={204: None})
@@ -101,30 +111,87 @@ class MemberDetail(APIView):
         return selectors.find_member(request.user, project, username)
 
 
-class TokenList(generics.ListAPIView[ApiToken]):
+class InvitationList(ListEndpoint[Invitation]):
+    """Invitations into the project, newest first."""
+
+    serializer_class = serializers.InvitationSerializer
+    queryset = Invitation.objects.none()
+    keeps_answers = False  # the link is shown once
+
+    def get_queryset(self) -> QuerySet[Invitation]:
+        user = caller(self.request)
+        return selectors.invitations_of(user, find_project(user, self.kwargs["slug"]))
+
+    @extend_schema(
+        request=serializers.InvitationCreateSerializer,
+        responses={201: serializers.SentInvitationSerializer},
+        extensions=KEEPS_NO_ANSWER,
+    )
+    def post(self, request: Request, slug: str) -> Response:
+        """Make a link that gives its holder a role here. It takes no Idempotency-Key: a kept answer would keep it."""
+        project = find_project(request.user, slug, Permission.MEMBER_MANAGE)
+        values = read_body(request, serializers.InvitationCreateSerializer)
+        sent = invitations.invite(project=project, by=caller(request), **values)
+        body = serializers.InvitationSerializer(sent.invitation).data
+        location = f"/api/v1/projects/{slug}/invitations/{sent.invitation.pk}/"
+        return Response({**body, "url": settings.PUBLIC_URL + sent.path}, status=201, headers={"Location": location})
+
+
+class InvitationDetail(Endpoint):
+    @extend_schema(responses=serializers.InvitationSerializer)
+    def get(self, request: Request, slug: str, pk: str) -> Response:
+        return Response(serializers.InvitationSerializer(self._invitation(request, slug, pk)).data)
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Request, slug: str, pk: str) -> Response:
+        """Take the link back; whoever joined by it stays."""
+        invitations.revoke_invitation(invitation=self._invitation(request, slug, pk), by=caller(request))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    @staticmethod
+    def _invitation(request: Request, slug: str, pk: str) -> Invitation:
+        return selectors.find_invitation(request.user, find_project(request.user, slug), pk)
+
+
+class InvitationAccept(Endpoint):
+    @extend_schema(request=serializers.AcceptSerializer, responses={201: serializers.MembershipSerializer})
+    def post(self, request: Request) -> Response:
+        """Join a project by an invitation's link, with the account that asks."""
+        values = read_body(request, serializers.AcceptSerializer)
+        invitation = invitations.find_open(values["secret"])
+        if invitation is None or caller(request).token_project_id or caller(request).token_scopes:
+            raise not_found()
+        member = invitations.accept_invitation(invitation=invitation, by=caller(request))
+        return Response(serializers.MembershipSerializer(member).data, status=201)
+
+
+class TokenList(ListEndpoint[ApiToken]):
     serializer_class = serializers.TokenSerializer
     queryset = ApiToken.objects.none()
+    keeps_answers = False  # the secret is shown once
 
     def get_queryset(self) -> QuerySet[ApiToken]:
         return selectors.tokens_of(caller(self.request))
 
-    @extend_schema(request=serializers.TokenCreateSerializer, responses={201: serializers.IssuedTokenSerializer})
+    @extend_schema(
+        request=serializers.TokenCreateSerializer,
+        responses={201: serializers.IssuedTokenSerializer},
+        extensions=KEEPS_NO_ANSWER,
+    )
     def post(self, request: Request) -> Response:
         """Issue a token for yourself. It takes no Idempotency-Key: a kept answer would keep the secret."""
-        data = serializers.TokenCreateSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        values: dict[str, Any] = data.validated_data
+        values = read_body(request, serializers.TokenCreateSerializer)
         user = caller(request)
-        project = find_project(user, values["project"]) if values.get("project") else None
-        issued = services.issue_token(
-            user=user, name=values["name"], by=user, project=project, scopes=values["scopes"], days=values["days"]
-        )
+        if not allowed("token", f"user {user.pk}"):
+            raise Throttled(wait=seconds_left())
+        project = find_project(user, values.pop("project")) if values.get("project") else None
+        issued = services.issue_token(user=user, by=user, **{**values, "project": project})
         body = {**serializers.TokenSerializer(issued.token).data, "token": issued.secret}
         location = f"/api/v1/tokens/{issued.token.pk}/"
         return Response(body, status=status.HTTP_201_CREATED, headers={"Location": location})
 
 
-class TokenDetail(APIView):
+class TokenDetail(Endpoint):
     @extend_schema(responses=serializers.TokenSerializer)
     def get(self, request: Request, pk: str) -> Response:
         return Response(serializers.TokenSerializer(self._token(request, pk)).data)
@@ -143,7 +210,7 @@ class TokenDetail(APIView):
         return token
 
 
-class Me(APIView):
+class Me(Endpoint):
     @extend_schema(responses=serializers.MeSerializer)
     def get(self, request: Request) -> Response:
         """Who the token or session belongs to, and what they may do where."""

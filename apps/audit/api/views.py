@@ -11,15 +11,15 @@ import django_filters
 from django.db.models import QuerySet
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from apps.accounts.permissions import Permission, find_project, permitted_projects
 from apps.audit import selectors
 from apps.audit.api.serializers import AuditEventSerializer, ChainSerializer
 from apps.audit.models import AuditEvent
+from apps.audit.verification import verify_chain
+from ratchet.endpoints import Endpoint, ListEndpoint
 from ratchet.problems import Problem
 from ratchet.streaming import LinesResponse
 
@@ -41,7 +41,7 @@ class AuditFilter(django_filters.FilterSet):
         return events.filter(project_id__in=projects.values("pk"))
 
 
-class AuditList(generics.ListAPIView[AuditEvent]):
+class AuditList(ListEndpoint[AuditEvent]):
     serializer_class = AuditEventSerializer
     queryset = AuditEvent.objects.none()
     filterset_class = AuditFilter
@@ -50,15 +50,23 @@ class AuditList(generics.ListAPIView[AuditEvent]):
         return selectors.visible_events(self.request.user)
 
 
-class AuditVerify(APIView):
-    @extend_schema(parameters=[_PROJECT], responses=ChainSerializer)
+class AuditVerify(Endpoint):
+    @extend_schema(
+        parameters=[
+            _PROJECT,
+            OpenApiParameter("anchor", str, description="sequence:hash that an earlier answer or export gave as head"),
+        ],
+        responses=ChainSerializer,
+    )
     def get(self, request: Request) -> Response:
         """Recompute the project's hash chain and say whether it is whole."""
         project = find_project(request.user, _project_slug(request), Permission.AUDIT_READ)
-        return Response(ChainSerializer(asdict(selectors.verify_chain(project))).data)
+        return Response(ChainSerializer(asdict(verify_chain(project, anchor=_anchor(request)))).data)
 
 
-class AuditExport(APIView):
+class AuditExport(Endpoint):
+    streams = True
+
     @extend_schema(
         parameters=[_PROJECT, OpenApiParameter("as", str, enum=["jsonl", "csv"], description="default jsonl")],
         responses={(200, "application/x-ndjson"): OpenApiTypes.STR, (200, "text/csv"): OpenApiTypes.STR},
@@ -81,6 +89,17 @@ def _project_slug(request: Request) -> str:
     if not slug:
         raise Problem("invalid", 400, "Name the project: ?project=slug.", [{"path": "project", "message": "is needed"}])
     return slug
+
+
+def _anchor(request: Request) -> tuple[int, str] | None:
+    text = request.query_params.get("anchor", "")
+    if not text:
+        return None
+    sequence, _, digest = text.partition(":")
+    if not sequence.isdecimal() or len(sequence) > 18 or len(digest) != 64:
+        errors = [{"path": "anchor", "message": "must be sequence:hash"}]
+        raise Problem("invalid", 400, "The anchor is no sequence and hash: give it as 12:abc….", errors)
+    return int(sequence), digest
 
 
 def _rows(events: QuerySet[AuditEvent]) -> Iterator[dict[str, Any]]:

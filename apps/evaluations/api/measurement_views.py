@@ -2,11 +2,11 @@
 
 from dataclasses import asdict
 
+from django.db.models import QuerySet
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from apps.accounts.api.views import caller
 from apps.evaluations.api import measurement_serializers as serializers
@@ -15,22 +15,21 @@ from apps.tasks.measurements import selectors
 from apps.tasks.measurements.models import MeasurementState, VerifierMeasurement
 from apps.tasks.measurements.services import request_measurement
 from apps.tasks.selectors import find_suite
-from ratchet.idempotency import idempotent
+from ratchet.bodies import read_body
+from ratchet.endpoints import Endpoint, ListEndpoint
 from ratchet.rows import read_part
 
-_MAX_LISTED = 100
 
+class MeasurementList(ListEndpoint[VerifierMeasurement]):
+    """Measurements of the suite's verifier, newest first, without their rates."""
 
-class MeasurementList(APIView):
-    @extend_schema(
-        operation_id="suites_verifier_measurements_list",
-        responses={200: serializers.MeasurementSerializer(many=True)},
-    )
-    def get(self, request: Request, pk: str) -> Response:
-        """The newest 100 measurements of the suite's verifier, without their rates."""
-        suite = find_suite(request.user, pk)
-        rows = selectors.visible_measurements(request.user).filter(suite=suite)[:_MAX_LISTED]
-        return Response(serializers.MeasurementSerializer(rows, many=True).data)
+    serializer_class = serializers.MeasurementSerializer
+    queryset = VerifierMeasurement.objects.none()
+    filter_backends = []
+
+    def get_queryset(self) -> QuerySet[VerifierMeasurement]:
+        suite = find_suite(self.request.user, self.kwargs["pk"])
+        return selectors.visible_measurements(self.request.user).filter(suite=suite)
 
     @extend_schema(
         request=serializers.MeasurementOptionsSerializer,
@@ -42,13 +41,11 @@ class MeasurementList(APIView):
         Only suites whose tasks ask for a function and bring the tests that call it.
         """
         suite = find_suite(request.user, pk)
-        options = request.data if isinstance(request.data, dict) else {}
-        return idempotent(
-            request, lambda: _answer(request_measurement(suite=suite, by=caller(request), options=options))
-        )
+        options = read_body(request, serializers.MeasurementOptionsSerializer)
+        return _answer(request_measurement(suite=suite, by=caller(request), options=options))
 
 
-class MeasurementDetail(APIView):
+class MeasurementDetail(Endpoint):
     @extend_schema(
         responses={200: serializers.MeasurementDetailSerializer, 202: serializers.MeasurementDetailSerializer}
     )
@@ -57,7 +54,7 @@ class MeasurementDetail(APIView):
         return _answer(selectors.find_measurement(request.user, pk))
 
 
-class MeasurementCandidates(APIView):
+class MeasurementCandidates(Endpoint):
     @extend_schema(
         operation_id="verifier_measurements_candidates_list",
         parameters=[
@@ -79,7 +76,7 @@ class MeasurementCandidates(APIView):
         return Response(serializers.CandidateListSerializer(found).data)
 
 
-class CandidateDetail(APIView):
+class CandidateDetail(Endpoint):
     @extend_schema(responses=serializers.CandidateDetailSerializer)
     def get(self, request: Request, pk: str) -> Response:
         """One candidate with its whole text and its difference from the reference."""

@@ -1,14 +1,10 @@
 """REST of evaluations, gate policies and the ledger of held-out looks."""
 
-from typing import Any
-
 import django_filters
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
-from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from apps.accounts.api.views import caller
 from apps.accounts.permissions import Permission, find_project
@@ -18,22 +14,25 @@ from apps.evaluations.gap import suite_gap
 from apps.evaluations.models import Evaluation, GatePolicy
 from apps.policies.selectors import resolve_policy
 from apps.tasks.models import SplitName
-from apps.tasks.selectors import find_suite, resolve_suite
+from apps.tasks.selectors import find_suite, is_protected, resolve_suite
 from apps.tasks.services import note_heldout_look
 from gpu_workers.contracts.messages import Sampling
-from ratchet.idempotency import idempotent
+from ratchet.bodies import read_body
+from ratchet.endpoints import Endpoint, ListEndpoint
 
 
 class EvaluationFilter(django_filters.FilterSet):
     project = django_filters.CharFilter(field_name="project__slug")
     suite = django_filters.CharFilter(field_name="suite__slug")
+    split = django_filters.ChoiceFilter(choices=SplitName.choices)
+    run = django_filters.UUIDFilter(field_name="run_id")  # an id, so that guessing tells nothing
 
     class Meta:
         model = Evaluation
-        fields = ["project", "suite", "split", "purpose", "state", "run"]
+        fields = ["project", "suite", "purpose", "state"]
 
 
-class EvaluationList(generics.ListAPIView[Evaluation]):
+class EvaluationList(ListEndpoint[Evaluation]):
     serializer_class = serializers.EvaluationSerializer
     queryset = Evaluation.objects.none()
     filterset_class = EvaluationFilter
@@ -48,13 +47,7 @@ class EvaluationList(generics.ListAPIView[Evaluation]):
         On split heldout only prompt-only and supervised policies, unless you may read held-out content: a candidate
         meets held-out tasks in a gate, where the look is counted.
         """
-        return idempotent(request, lambda: self._create(request))
-
-    @staticmethod
-    def _create(request: Request) -> Response:
-        data = serializers.EvaluationCreateSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        values: dict[str, Any] = data.validated_data
+        values = read_body(request, serializers.EvaluationCreateSerializer)
         project = find_project(request.user, values["project"], Permission.EVALUATION_CREATE)
         evaluation = services.start_evaluation(
             project=project,
@@ -70,26 +63,26 @@ class EvaluationList(generics.ListAPIView[Evaluation]):
         return _accepted(request, evaluation)
 
 
-class EvaluationDetail(APIView):
+class EvaluationDetail(Endpoint):
     @extend_schema(responses=serializers.EvaluationSerializer)
     def get(self, request: Request, pk: str) -> Response:
         """The plan, the state and how far it is."""
         return Response(serializers.EvaluationSerializer(selectors.find_evaluation(request.user, pk)).data)
 
 
-class EvaluationResults(APIView):
+class EvaluationResults(Endpoint):
     @extend_schema(responses=serializers.ResultsSerializer)
     def get(self, request: Request, pk: str) -> Response:
         """What was measured so far, by arm; task by task for who may read the tasks (held-out looks are audited)."""
         evaluation = selectors.find_evaluation(request.user, pk)
         results = selectors.evaluation_results(request.user, evaluation)
-        if results.tasks and evaluation.split == SplitName.HELDOUT:
+        if results.tasks and is_protected(evaluation.split):
             keys = [task.key for task in results.tasks]
             note_heldout_look(suite=evaluation.suite, by=caller(request), task_keys=keys)
         return Response(serializers.ResultsSerializer(results).data)
 
 
-class EvaluationCancel(APIView):
+class EvaluationCancel(Endpoint):
     @extend_schema(request=None, responses=serializers.EvaluationSerializer)
     def post(self, request: Request, pk: str) -> Response:
         """Stop it; what was scored stays. Safe to repeat."""
@@ -106,7 +99,7 @@ class GatePolicyFilter(django_filters.FilterSet):
         fields = ["project", "slug"]
 
 
-class GatePolicyList(generics.ListAPIView[GatePolicy]):
+class GatePolicyList(ListEndpoint[GatePolicy]):
     serializer_class = serializers.GatePolicySerializer
     queryset = GatePolicy.objects.none()
     filterset_class = GatePolicyFilter
@@ -117,19 +110,13 @@ class GatePolicyList(generics.ListAPIView[GatePolicy]):
     @extend_schema(request=serializers.GatePolicyCreateSerializer, responses={201: serializers.GatePolicySerializer})
     def post(self, request: Request) -> Response:
         """The next version of a gate policy. Approvers only; identical content gives the newest version."""
-        return idempotent(request, lambda: self._create(request))
-
-    @staticmethod
-    def _create(request: Request) -> Response:
-        data = serializers.GatePolicyCreateSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        values: dict[str, Any] = dict(data.validated_data)
+        values = read_body(request, serializers.GatePolicyCreateSerializer)
         project = find_project(request.user, values.pop("project"), Permission.GATE_DECIDE)
         policy = gate_policies.create_gate_policy(project=project, by=caller(request), **values)
         return Response(serializers.GatePolicySerializer(policy).data, status=201)
 
 
-class VerifierGap(APIView):
+class VerifierGap(Endpoint):
     @extend_schema(responses=serializers.SuiteGapSerializer)
     def get(self, request: Request, pk: str) -> Response:
         """How often the suite's audit verifier fails what its training verifier passed, by policy.
@@ -140,7 +127,7 @@ class VerifierGap(APIView):
         return Response(serializers.SuiteGapSerializer(suite_gap(request.user, suite)).data)
 
 
-class HeldoutLedger(APIView):
+class HeldoutLedger(Endpoint):
     @extend_schema(responses=serializers.HeldoutLedgerSerializer)
     def get(self, request: Request, pk: str) -> Response:
         """Looks at a suite's held-out set and the significance they spent."""

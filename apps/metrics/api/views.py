@@ -1,18 +1,24 @@
 """REST of metrics: series of a run, its live state, the registry."""
 
+import re
 from dataclasses import asdict
 from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
+from apps.metrics.reading import MOST_POINTS, TooManyPoints, read_series
 from apps.metrics.registry import METRICS
-from apps.metrics.selectors import Cursor, live_state, series
+from apps.metrics.selectors import Cursor, describe_series, live_state
 from apps.runs.selectors import find_run
+from ratchet.endpoints import Endpoint
+from ratchet.problems import Problem
+
+CURSOR_HEADER = "Ratchet-Cursor"
+MOST_ASKED = 10_000  # points of a thinned series
 
 
 class MetricSerializer(serializers.Serializer[Any]):
@@ -22,29 +28,76 @@ class MetricSerializer(serializers.Serializer[Any]):
     definition = serializers.CharField()
     source = serializers.CharField(help_text="reported by the trainer, or measured by the platform")  # type: ignore[assignment]
     axis = serializers.CharField(help_text="step or version")
+    kind = serializers.CharField(help_text="series, or histogram: a distribution at each position of the axis")
+
+
+_NUMBER = {"oneOf": [{"type": "number"}, {"type": "string", "enum": ["NaN", "Infinity", "-Infinity"]}]}
+
+
+@extend_schema_field(_NUMBER)
+class ValueField(serializers.Field[Any, Any, Any, Any]):
+    """A number, or the name of one that JSON has not."""
+
+    def to_representation(self, value: Any) -> Any:
+        return value
 
 
 class SeriesSerializer(MetricSerializer):
     steps = serializers.ListField(child=serializers.IntegerField())
-    values = serializers.ListField(child=serializers.FloatField(allow_null=True))
+    values = serializers.ListField(child=ValueField())
     measured = serializers.BooleanField()
+    num_points = serializers.IntegerField(help_text="stored in the range; more than are given where `whole` is false")
+    num_not_finite = serializers.IntegerField(help_text="of them NaN or infinite")
+    whole = serializers.BooleanField(help_text="false: of each bucket of steps only the lowest and the highest point")
 
 
-class RunMetrics(APIView):
+class RunMetrics(Endpoint):
     @extend_schema(
-        parameters=[OpenApiParameter("name", OpenApiTypes.STR, many=True, description="Only these series.")],
+        parameters=[
+            OpenApiParameter("name", OpenApiTypes.STR, many=True, description="Only these series."),
+            OpenApiParameter("from", OpenApiTypes.INT, description="First step."),
+            OpenApiParameter("to", OpenApiTypes.INT, description="Last step."),
+            OpenApiParameter("most", OpenApiTypes.INT, description="Points of a series, 2 to 10,000; default 1,000."),
+            OpenApiParameter("every", OpenApiTypes.BOOL, description="Every point, up to 500,000 in all."),
+            OpenApiParameter(
+                CURSOR_HEADER,
+                OpenApiTypes.INT,
+                OpenApiParameter.HEADER,
+                response=True,
+                description="Revision that the answer holds: go on from it with /live/ or the websocket.",
+            ),
+        ],
         responses=SeriesSerializer(many=True),
     )
     def get(self, request: Request, pk: str) -> Response:
-        """Every series of the run with its unit, definition and source; null where a value was NaN or infinite."""
+        """Series of the run with unit, definition and source. Long ones keep the lowest and highest of each bucket."""
         run = find_run(request.user, pk)
-        return Response(SeriesSerializer(series(run, request.query_params.getlist("name")), many=True).data)
+        query = request.query_params
+        low, high = _step(query, "from"), _step(query, "to")
+        most = _step(query, "most")
+        if most is not None and not 2 <= most <= MOST_ASKED:
+            raise _invalid("most", f"must be between 2 and {MOST_ASKED:,}")
+        every = query.get("every", "false").lower()
+        if every not in ("true", "false"):
+            raise _invalid("every", "must be true or false")
+        try:
+            reading = read_series(
+                run, query.getlist("name"), low=low, high=high, most=most or MOST_POINTS, every_point=every == "true"
+            )
+        except TooManyPoints as error:
+            raise Problem(
+                "too_many_points", 400, str(error), [{"path": "every", "message": "too many points"}]
+            ) from error
+        body = SeriesSerializer(describe_series(reading), many=True).data
+        return Response(body, headers={CURSOR_HEADER: str(reading.cursor)})
 
 
-class RunLive(APIView):
+class RunLive(Endpoint):
     @extend_schema(
         parameters=[
-            OpenApiParameter("cursor", OpenApiTypes.INT, description="Last point seen."),
+            OpenApiParameter(
+                "cursor", OpenApiTypes.INT, description="Last revision seen: points of later ones come, each once."
+            ),
             OpenApiParameter("events", OpenApiTypes.INT, description="Last event seen."),
             OpenApiParameter("mark", OpenApiTypes.STR, description="Mark of the tables held already."),
         ],
@@ -58,7 +111,7 @@ class RunLive(APIView):
         return Response(live_state(run, since, known_tables=query.get("mark", "")))
 
 
-class MetricRegistry(APIView):
+class MetricRegistry(Endpoint):
     @extend_schema(responses=MetricSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Every metric the platform knows."""
@@ -66,4 +119,17 @@ class MetricRegistry(APIView):
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isdecimal() else 0
+    return int(text) if text.isdecimal() and len(text) < 19 else 0
+
+
+def _step(query: Any, name: str) -> int | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    if not re.fullmatch(r"-?[0-9]{1,18}", text):
+        raise _invalid(name, "must be a whole number")
+    return int(text)
+
+
+def _invalid(path: str, message: str) -> Problem:
+    return Problem("invalid", 400, f"{path} {message}.", [{"path": path, "message": message}])

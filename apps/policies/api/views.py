@@ -5,17 +5,16 @@ from typing import Any
 import django_filters
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from apps.accounts.api.views import caller
 from apps.accounts.permissions import Permission, find_project
 from apps.policies import selectors, services
 from apps.policies.api import serializers
 from apps.policies.models import BaseModel, Channel, Policy
-from ratchet.idempotency import idempotent
+from ratchet.bodies import read_body
+from ratchet.endpoints import Endpoint, ListEndpoint
 from ratchet.problems import Problem
 
 _IF_MATCH = OpenApiParameter(
@@ -23,7 +22,7 @@ _IF_MATCH = OpenApiParameter(
 )
 
 
-class BaseModelList(generics.ListAPIView[BaseModel]):
+class BaseModelList(ListEndpoint[BaseModel]):
     serializer_class = serializers.BaseModelSerializer
     queryset = BaseModel.objects.none()
 
@@ -40,7 +39,7 @@ class PolicyFilter(django_filters.FilterSet):
         fields = ["project", "slug", "kind", "base_model", "run_id"]
 
 
-class PolicyList(generics.ListAPIView[Policy]):
+class PolicyList(ListEndpoint[Policy]):
     serializer_class = serializers.PolicySerializer
     queryset = Policy.objects.none()
     filterset_class = PolicyFilter
@@ -51,13 +50,7 @@ class PolicyList(generics.ListAPIView[Policy]):
     @extend_schema(request=serializers.PolicyCreateSerializer, responses={201: serializers.PolicySerializer})
     def post(self, request: Request) -> Response:
         """Make a prompt-only policy: a base model and a number of worked examples."""
-        return idempotent(request, lambda: self._create(request))
-
-    @staticmethod
-    def _create(request: Request) -> Response:
-        data = serializers.PolicyCreateSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        values: dict[str, Any] = dict(data.validated_data)
+        values = read_body(request, serializers.PolicyCreateSerializer)
         project = find_project(request.user, values.pop("project"), Permission.POLICY_CREATE)
         model = selectors.find_base_model(values.pop("base_model"))
         policy = services.create_policy(project=project, base_model=model, by=caller(request), **values)
@@ -65,7 +58,7 @@ class PolicyList(generics.ListAPIView[Policy]):
         return Response(serializers.PolicySerializer(policy).data, status=201, headers={"Location": location})
 
 
-class PolicyDetail(APIView):
+class PolicyDetail(Endpoint):
     @extend_schema(responses=serializers.PolicyDetailSerializer)
     def get(self, request: Request, pk: str) -> Response:
         """The policy with where it came from and what was made of it."""
@@ -88,7 +81,7 @@ class ChannelFilter(django_filters.FilterSet):
         fields = ["project", "name"]
 
 
-class ChannelList(generics.ListAPIView[Channel]):
+class ChannelList(ListEndpoint[Channel]):
     serializer_class = serializers.ChannelSerializer
     queryset = Channel.objects.none()
     filterset_class = ChannelFilter
@@ -99,13 +92,7 @@ class ChannelList(generics.ListAPIView[Channel]):
     @extend_schema(request=serializers.ChannelCreateSerializer, responses={201: serializers.ChannelSerializer})
     def post(self, request: Request) -> Response:
         """Set a channel up with its first policy; afterwards only promotions and rollbacks move it."""
-        return idempotent(request, lambda: self._create(request))
-
-    @staticmethod
-    def _create(request: Request) -> Response:
-        data = serializers.ChannelCreateSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        values = data.validated_data
+        values = read_body(request, serializers.ChannelCreateSerializer)
         project = find_project(request.user, values["project"], Permission.CHANNEL_MOVE)
         policy = selectors.resolve_policy(project, values["policy"])
         channel = services.set_channel(project=project, name=values["name"], policy=policy, by=caller(request))
@@ -113,7 +100,7 @@ class ChannelList(generics.ListAPIView[Channel]):
         return Response(serializers.ChannelSerializer(channel).data, status=201, headers={"Location": location})
 
 
-class ChannelDetail(APIView):
+class ChannelDetail(Endpoint):
     @extend_schema(responses=serializers.ChannelDetailSerializer)
     def get(self, request: Request, project: str, name: str) -> Response:
         """The channel with its history, the gateways that serve it, and where a rollback would lead."""
@@ -121,7 +108,7 @@ class ChannelDetail(APIView):
         return _channel_answer(request, channel)
 
 
-class ChannelRollback(APIView):
+class ChannelRollback(Endpoint):
     @extend_schema(
         parameters=[_IF_MATCH],
         request=serializers.RollbackSerializer,
@@ -129,17 +116,12 @@ class ChannelRollback(APIView):
     )
     def post(self, request: Request, project: str, name: str) -> Response:
         """Put the policy back that was accepted before the present one; it serves the next request."""
-        return idempotent(request, lambda: self._rollback(request, project, name))
-
-    @staticmethod
-    def _rollback(request: Request, project: str, name: str) -> Response:
         channel = selectors.find_channel(request.user, project, name)
-        data = serializers.RollbackSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
+        values = read_body(request, serializers.RollbackSerializer)
         services.rollback_channel(
             channel=channel,
             by=caller(request),
-            reason=data.validated_data["reason"],
+            reason=values["reason"],
             expected_epoch=_expected_epoch(request),
         )
         return _channel_answer(request, selectors.find_channel(request.user, project, name))

@@ -5,10 +5,8 @@ from typing import Any
 import django_filters
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from apps.accounts.api.views import caller
 from apps.accounts.models import Project
@@ -24,7 +22,8 @@ from apps.runs.models import Run
 from apps.tasks.selectors import resolve_suite
 from apps.tasks.services import note_heldout_look
 from gpu_workers.contracts.messages import Sampling
-from ratchet.idempotency import idempotent
+from ratchet.bodies import read_body
+from ratchet.endpoints import Endpoint, ListEndpoint
 from ratchet.problems import Problem
 
 _IF_MATCH = OpenApiParameter("If-Match", str, OpenApiParameter.HEADER, description="the evidence_digest you looked at")
@@ -34,13 +33,14 @@ class GateFilter(django_filters.FilterSet):
     project = django_filters.CharFilter(field_name="project__slug")
     channel = django_filters.CharFilter(field_name="channel__name")
     candidate = django_filters.CharFilter(field_name="candidate__slug")
+    run = django_filters.UUIDFilter(field_name="run_id")  # an id, so that guessing tells nothing
 
     class Meta:
         model = Gate
-        fields = ["project", "channel", "candidate", "state", "verdict", "run"]
+        fields = ["project", "channel", "candidate", "state", "verdict"]
 
 
-class GateList(generics.ListAPIView[Gate]):
+class GateList(ListEndpoint[Gate]):
     serializer_class = serializers.GateSerializer
     queryset = Gate.objects.none()
     filterset_class = GateFilter
@@ -51,13 +51,7 @@ class GateList(generics.ListAPIView[Gate]):
     @extend_schema(request=serializers.GateCreateSerializer, responses={202: serializers.GateSerializer})
     def post(self, request: Request) -> Response:
         """Compare a candidate with what a channel serves, on the suite's held-out tasks. This spends a look."""
-        return idempotent(request, lambda: self._create(request))
-
-    @staticmethod
-    def _create(request: Request) -> Response:
-        data = serializers.GateCreateSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        values: dict[str, Any] = data.validated_data
+        values = read_body(request, serializers.GateCreateSerializer)
         project = find_project(request.user, values["project"], Permission.GATE_CREATE)
         sampling = values.get("sampling")
         gate = services.open_gate(
@@ -77,36 +71,32 @@ class GateList(generics.ListAPIView[Gate]):
         return Response(serializers.GateSerializer(found).data, status=202, headers=headers)
 
 
-class GatePlanView(APIView):
+class GatePlanView(Endpoint):
     @extend_schema(parameters=[serializers.GatePlanQuerySerializer], responses=serializers.GatePlanSerializer)
     def get(self, request: Request) -> Response:
         """What a gate opened now could show: alpha of its look, detectable effect, what is out of reach."""
-        data = serializers.GatePlanQuerySerializer(data=request.query_params)
-        data.is_valid(raise_exception=True)
-        values = data.validated_data
+        values = read_body(request, serializers.GatePlanQuerySerializer, request.query_params.dict())
         project = find_project(request.user, values["project"], Permission.GATE_READ)
         gate_policy = resolve_gate_policy(project, values["gate_policy"], make_default=False)
         plan = plan_gate(resolve_suite(project, values["suite"]), gate_policy, values["samples"])
         return Response(serializers.GatePlanSerializer(plan).data)
 
 
-class GateDetail(APIView):
+class GateDetail(Endpoint):
     @extend_schema(responses=serializers.GateDetailSerializer)
     def get(self, request: Request, pk: str) -> Response:
         """The verdict with its report, what you may do, and the held-out ledger. The ETag is the evidence digest."""
         return _detail(request, selectors.find_gate(request.user, pk))
 
 
-class GateDecision(APIView):
+class GateDecision(Endpoint):
     @extend_schema(
         parameters=[_IF_MATCH], request=serializers.DecideSerializer, responses=serializers.GateDetailSerializer
     )
     def post(self, request: Request, pk: str) -> Response:
         """Approve, reject, or ask to override. 409 `evidence_changed` when the stored evidence is not what you saw."""
         gate = selectors.find_gate(request.user, pk)
-        data = serializers.DecideSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        values = data.validated_data
+        values = read_body(request, serializers.DecideSerializer)
         services.decide(
             gate=gate,
             kind=values["kind"],
@@ -117,16 +107,14 @@ class GateDecision(APIView):
         return _detail(request, selectors.find_gate(request.user, pk))
 
 
-class GateConfirm(APIView):
+class GateConfirm(Endpoint):
     @extend_schema(
         parameters=[_IF_MATCH], request=serializers.ConfirmSerializer, responses=serializers.GateDetailSerializer
     )
     def post(self, request: Request, pk: str) -> Response:
         """The second approver's word on an override: it takes effect, or the gate waits again."""
         gate = selectors.find_gate(request.user, pk)
-        data = serializers.ConfirmSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        values = data.validated_data
+        values = read_body(request, serializers.ConfirmSerializer)
         if values["agree"]:
             services.confirm_override(gate=gate, by=caller(request), evidence_digest=_seen(request, values))
         else:
@@ -134,7 +122,7 @@ class GateConfirm(APIView):
         return _detail(request, selectors.find_gate(request.user, pk))
 
 
-class GateEvidence(APIView):
+class GateEvidence(Endpoint):
     @extend_schema(responses=serializers.EvidenceSerializer)
     def get(self, request: Request, pk: str) -> Response:
         """The report, and whether the digest recomputed from the stored episodes now is still the same."""

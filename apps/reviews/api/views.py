@@ -3,16 +3,17 @@
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from apps.accounts.api.views import caller
 from apps.reviews import selectors, services
 from apps.reviews.api import serializers
+from ratchet.bodies import read_body
+from ratchet.endpoints import Endpoint
 
 _PROJECT = OpenApiParameter("project", str, description="slug; absent: every project you may review in")
 
 
-class NextItem(APIView):
+class NextItem(Endpoint):
     @extend_schema(parameters=[_PROJECT], request=None, responses=serializers.NextItemSerializer)
     def post(self, request: Request) -> Response:
         """Reserve the next item for ten minutes; the one you hold comes again."""
@@ -20,43 +21,41 @@ class NextItem(APIView):
         user = caller(request)
         item = services.next_item(by=user, project_slug=project)
         body = {
-            "item": selectors.blind_item(item) if item else None,
+            "item": services.show_item(item=item, by=user) if item else None,
             "num_waiting": selectors.num_waiting(user, project),
         }
         return Response(serializers.NextItemSerializer(body).data)
 
 
-class LabelItem(APIView):
+class LabelItem(Endpoint):
     @extend_schema(request=serializers.LabelCreateSerializer, responses={201: serializers.LabelSerializer})
     def post(self, request: Request, pk: str) -> Response:
         """Save your verdict on the item you hold: pass, fail or cannot_tell. The same label again changes nothing."""
         item = selectors.find_item(caller(request), pk)
-        data = serializers.LabelCreateSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        label = services.label_item(item=item, by=caller(request), **data.validated_data)
+        values = read_body(request, serializers.LabelCreateSerializer)
+        label = services.label_item(item=item, by=caller(request), **values)
         return Response(serializers.LabelSerializer(label).data, status=201)
 
 
-class SkipItem(APIView):
+class SkipItem(Endpoint):
     @extend_schema(request=serializers.SkipSerializer, responses={204: None})
     def post(self, request: Request, pk: str) -> Response:
         """Put the item you hold aside, with a reason."""
         item = selectors.find_item(caller(request), pk)
-        data = serializers.SkipSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        services.skip_item(item=item, by=caller(request), reason=data.validated_data["reason"])
+        values = read_body(request, serializers.SkipSerializer)
+        services.skip_item(item=item, by=caller(request), reason=values["reason"])
         return Response(status=204)
 
 
-class UndoLabel(APIView):
+class UndoLabel(Endpoint):
     @extend_schema(request=None, responses=serializers.BlindItemSerializer)
     def post(self, request: Request, pk: str) -> Response:
         """Take your label or skip back and hold the item again."""
         item = services.undo_label(item=selectors.find_item(caller(request), pk), by=caller(request))
-        return Response(serializers.BlindItemSerializer(selectors.blind_item(item)).data)
+        return Response(serializers.BlindItemSerializer(services.show_item(item=item, by=caller(request))).data)
 
 
-class ReviewSummary(APIView):
+class ReviewSummary(Endpoint):
     @extend_schema(parameters=[_PROJECT], responses=serializers.ReviewSummarySerializer)
     def get(self, request: Request) -> Response:
         """How far labelling is, and the verifier's weighted error rates."""

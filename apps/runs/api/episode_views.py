@@ -4,10 +4,8 @@ import django_filters
 from django.db.models import QuerySet
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from apps.accounts.api.views import caller
 from apps.runs import selectors
@@ -16,19 +14,21 @@ from apps.runs.models import Episode, Group
 from apps.runs.transcripts import episode_tokens, episode_transcript
 from apps.tasks.services import note_heldout_look
 from gpu_workers.contracts.groups import jsonable
+from ratchet.endpoints import Endpoint, ListEndpoint
 
 
 class EpisodeFilter(django_filters.FilterSet):
     project = django_filters.CharFilter(field_name="group__project__slug")
     run = django_filters.UUIDFilter(field_name="group__run_id")
     task = django_filters.UUIDFilter(field_name="group__task_id")
+    group = django_filters.UUIDFilter(field_name="group_id")
 
     class Meta:
         model = Episode
-        fields = ["project", "run", "group", "task", "verdict", "success", "reason_code", "boundary", "tamper"]
+        fields = ["project", "run", "verdict", "success", "reason_code", "boundary", "tamper"]
 
 
-class EpisodeList(generics.ListAPIView[Episode]):
+class EpisodeList(ListEndpoint[Episode]):
     """Episodes, newest first; those of held-out tasks only for who may read them."""
 
     serializer_class = serializers.EpisodeSerializer
@@ -44,7 +44,7 @@ class EpisodeList(generics.ListAPIView[Episode]):
         return self.get_paginated_response(self.get_serializer(page, many=True).data)
 
 
-class GroupDetail(APIView):
+class GroupDetail(Endpoint):
     @extend_schema(responses=serializers.GroupDetailSerializer)
     def get(self, request: Request, pk: str) -> Response:
         """The group with its episodes. On a held-out task this needs heldout:read, and the look is audited."""
@@ -53,7 +53,7 @@ class GroupDetail(APIView):
         return Response(serializers.GroupDetailSerializer(group).data)
 
 
-class EpisodeDetail(APIView):
+class EpisodeDetail(Endpoint):
     @extend_schema(
         parameters=[
             OpenApiParameter("tokens", OpenApiTypes.BOOL, description="1: with token ids, mask, log-probs, versions.")

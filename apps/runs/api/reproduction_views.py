@@ -2,20 +2,20 @@
 
 from typing import Any
 
+from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from apps.accounts.api.views import caller
 from apps.runs.models import Episode
 from apps.runs.reproductions.models import Reproduction, ReproductionState
-from apps.runs.reproductions.selectors import find_reproduction, reproductions_of
+from apps.runs.reproductions.selectors import find_reproduction
 from apps.runs.reproductions.services import request_reproduction
 from apps.runs.selectors import find_episode, is_heldout
 from apps.tasks.services import note_heldout_look
-from ratchet.idempotency import idempotent
+from ratchet.endpoints import Endpoint, ListEndpoint
 
 
 class CallComparisonSerializer(serializers.Serializer[Any]):
@@ -48,7 +48,7 @@ class ReproductionSerializer(serializers.ModelSerializer[Reproduction]):
         read_only_fields = fields
 
 
-class EpisodeReproduce(APIView):
+class EpisodeReproduce(Endpoint):
     @extend_schema(request=None, responses={202: ReproductionSerializer})
     def post(self, request: Request, pk: str) -> Response:
         """Play the episode's stored actions in a fresh sandbox and have it judged again.
@@ -56,19 +56,23 @@ class EpisodeReproduce(APIView):
         Another verdict puts the task into quarantine as VERIFIER_FLAKY. While one is open, asking again answers it.
         """
         episode = find_episode(request.user, pk)
-        return idempotent(request, lambda: _accepted(request_reproduction(episode=episode, by=caller(request))))
+        return _accepted(request_reproduction(episode=episode, by=caller(request)))
 
 
-class EpisodeReproductions(APIView):
-    @extend_schema(responses=ReproductionSerializer(many=True))
-    def get(self, request: Request, pk: str) -> Response:
-        """Every time the episode was played again, newest first."""
-        episode = find_episode(request.user, pk)
-        _note_look(request, episode)
-        return Response(ReproductionSerializer(reproductions_of(episode), many=True).data)
+class EpisodeReproductions(ListEndpoint[Reproduction]):
+    """Every time the episode was played again, newest first."""
+
+    serializer_class = ReproductionSerializer
+    queryset = Reproduction.objects.none()
+    filter_backends = []
+
+    def get_queryset(self) -> QuerySet[Reproduction]:
+        episode = find_episode(self.request.user, self.kwargs["pk"])
+        _note_look(self.request, episode)
+        return episode.reproductions.select_related("requested_by", "episode")
 
 
-class ReproductionDetail(APIView):
+class ReproductionDetail(Endpoint):
     @extend_schema(responses={200: ReproductionSerializer, 202: ReproductionSerializer})
     def get(self, request: Request, pk: str, reproduction: str) -> Response:
         """One of them; 202 while it is being played."""

@@ -6,11 +6,8 @@ import django_filters
 from django.db.models import QuerySet
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import generics
-from rest_framework.pagination import CursorPagination as BaseCursorPagination
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from apps.accounts.api.views import caller
 from apps.accounts.permissions import Permission, find_project, require
@@ -18,7 +15,8 @@ from apps.runs import selectors, services
 from apps.runs.api import serializers
 from apps.runs.models import Checkpoint, Group, IngestedReport, Run, RunEvent
 from apps.runs.transcripts import export_episodes
-from ratchet.idempotency import idempotent
+from ratchet.bodies import read_body
+from ratchet.endpoints import Endpoint, ListEndpoint
 from ratchet.pagination import CursorPagination
 from ratchet.streaming import LinesResponse
 
@@ -36,7 +34,7 @@ class RunFilter(django_filters.FilterSet):
         fields = ["project", "suite", "policy", "state"]
 
 
-class RunList(generics.ListAPIView[Run]):
+class RunList(ListEndpoint[Run]):
     """Runs, newest first."""
 
     serializer_class = serializers.RunSerializer
@@ -52,25 +50,20 @@ class RunList(generics.ListAPIView[Run]):
 
         Send an `Idempotency-Key` header, and the same request twice makes one run.
         """
-        return idempotent(request, lambda: self._create(request))
-
-    @staticmethod
-    def _create(request: Request) -> Response:
-        data = serializers.RunCreateSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        project = find_project(request.user, data.validated_data["project"], Permission.RUN_CREATE)
-        run = services.submit_run(project=project, spec=data.validated_data["spec"], by=caller(request))
+        values = read_body(request, serializers.RunCreateSerializer)
+        project = find_project(request.user, values["project"], Permission.RUN_CREATE)
+        run = services.submit_run(project=project, spec=values["spec"], by=caller(request))
         return _accepted(run)
 
 
-class RunDetail(APIView):
+class RunDetail(Endpoint):
     @extend_schema(responses=serializers.RunDetailSerializer)
     def get(self, request: Request, pk: str) -> Response:
         """The run with its spec and trainer attempts."""
         return Response(serializers.RunDetailSerializer(selectors.find_run(request.user, pk)).data)
 
 
-class _RunAction(APIView):
+class _RunAction(Endpoint):
     """An action on a run: 202 with the run; repeating it changes nothing."""
 
     # Not called `action`: that is a viewset attribute to the schema generator.
@@ -79,7 +72,7 @@ class _RunAction(APIView):
     @extend_schema(request=None, responses={202: serializers.RunDetailSerializer})
     def post(self, request: Request, pk: str) -> Response:
         run = selectors.find_run(request.user, pk)
-        return idempotent(request, lambda: _accepted(type(self).verb(run=run, by=caller(request))))
+        return _accepted(type(self).verb(run=run, by=caller(request)))
 
 
 class RunPause(_RunAction):
@@ -94,26 +87,23 @@ class RunRetry(_RunAction):
     verb = staticmethod(services.retry_run)
 
 
-class RunCancel(APIView):
+class RunCancel(Endpoint):
     @extend_schema(request=serializers.ReasonSerializer, responses={202: serializers.RunDetailSerializer})
     def post(self, request: Request, pk: str) -> Response:
         """Cancel the run: open groups end as cancelled, published checkpoints stay."""
         run = selectors.find_run(request.user, pk)
-        data = serializers.ReasonSerializer(data=request.data or {})
-        data.is_valid(raise_exception=True)
-        reason = data.validated_data["reason"]
-        return idempotent(request, lambda: _accepted(services.cancel_run(run=run, by=caller(request), reason=reason)))
+        values = read_body(request, serializers.ReasonSerializer)
+        return _accepted(services.cancel_run(run=run, by=caller(request), reason=values["reason"]))
 
 
-class EventPagination(BaseCursorPagination):
+class EventPagination(CursorPagination):
     ordering = "id"
     page_size = 200
-    page_size_query_param = "page_size"
     max_page_size = 1000
 
 
 @extend_schema(parameters=[OpenApiParameter("after", OpenApiTypes.INT, description="Only events with a larger id.")])
-class RunEvents(generics.ListAPIView[RunEvent]):
+class RunEvents(ListEndpoint[RunEvent]):
     """What happened, oldest first."""
 
     serializer_class = serializers.RunEventSerializer
@@ -128,7 +118,7 @@ class RunEvents(generics.ListAPIView[RunEvent]):
         return events.filter(id__gt=int(after)) if after.isdecimal() else events
 
 
-class RunLedger(APIView):
+class RunLedger(Endpoint):
     @extend_schema(responses=serializers.LedgerSerializer)
     def get(self, request: Request, pk: str) -> Response:
         """Where every admitted group is, and whether the counts add up."""
@@ -143,7 +133,7 @@ class RunLedger(APIView):
         return Response(serializers.LedgerSerializer(body).data)
 
 
-class RunLongTail(APIView):
+class RunLongTail(Endpoint):
     @extend_schema(responses=serializers.LongTailSerializer)
     def get(self, request: Request, pk: str) -> Response:
         """What the slowest groups, retries and cancelled stragglers cost, in all and by task."""
@@ -155,12 +145,16 @@ class RunLongTail(APIView):
         return Response(serializers.LongTailSerializer(tail).data)
 
 
-class RunCheckpoints(generics.ListAPIView[Checkpoint]):
+class VersionPagination(CursorPagination):
+    ordering = "version"
+
+
+class RunCheckpoints(ListEndpoint[Checkpoint]):
     """Durable versions, oldest first."""
 
     serializer_class = serializers.CheckpointSerializer
     queryset = Checkpoint.objects.none()
-    pagination_class = None
+    pagination_class = VersionPagination
     filter_backends = []
 
     def get_queryset(self) -> QuerySet[Checkpoint]:
@@ -169,16 +163,17 @@ class RunCheckpoints(generics.ListAPIView[Checkpoint]):
 
 class GroupFilter(django_filters.FilterSet):
     step = django_filters.NumberFilter(method="in_step")
+    task = django_filters.UUIDFilter(field_name="task_id")  # an id, so that guessing tells nothing
 
     class Meta:
         model = Group
-        fields = ["state", "outcome", "task", "policy_version", "step"]
+        fields = ["state", "outcome", "policy_version"]
 
     def in_step(self, groups: QuerySet[Group], name: str, value: int) -> QuerySet[Group]:
         return groups.filter(batch__index=int(value) - 1)
 
 
-class RunGroups(generics.ListAPIView[Group]):
+class RunGroups(ListEndpoint[Group]):
     """Groups of the run, newest first."""
 
     serializer_class = serializers.GroupSerializer
@@ -191,7 +186,9 @@ class RunGroups(generics.ListAPIView[Group]):
         return selectors.visible_groups(self.request.user).filter(run=run)
 
 
-class RunEpisodes(APIView):
+class RunEpisodes(Endpoint):
+    streams = True
+
     @extend_schema(
         parameters=[OpenApiParameter("transcripts", OpenApiTypes.BOOL, description="1: with turns and sandbox logs.")],
         responses={(200, "application/x-ndjson"): OpenApiTypes.STR},

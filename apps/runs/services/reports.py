@@ -22,6 +22,7 @@ from apps.tasks.reports.services import apply_probes
 from apps.tasks.services import apply_checks
 from gpu_workers.contracts.measurements import TasksMeasured
 from gpu_workers.contracts.messages import PolicyInstalled, Report, TasksVerified, WorkerSample
+from gpu_workers.contracts.points import read_values
 from gpu_workers.contracts.replays import TasksProbed
 
 logger = logging.getLogger(__name__)
@@ -124,7 +125,7 @@ def _measured(report: Report) -> str:
 
 
 def _sample(report: Report) -> str:
-    sample = msgspec.convert(report.body, WorkerSample)
+    sample = msgspec.convert(report.body | {"metrics": read_values(report.body.get("metrics") or {})}, WorkerSample)
     run = _find_run(report)
     worker_sampled.send(sender=Run, run=run, sample=sample)
     return ""

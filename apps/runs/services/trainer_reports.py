@@ -15,6 +15,7 @@ from apps.runs.services import attempts, batches, durable
 from apps.runs.services.lifecycle import end_run, halt_run
 from apps.runs.signals import checkpoint_published, run_changed, step_stored
 from gpu_workers.contracts.messages import Report, StepReport, TrainerFailed, TrainerFinished, TrainerStarted
+from gpu_workers.contracts.points import read_values
 from gpu_workers.contracts.runspec import Algorithm, parse_run_spec
 
 NON_FINITE = "non_finite_gradients"  # code of a trainer that refused update after update: a rule, not a failure
@@ -151,9 +152,8 @@ def _compare_replayed(run: Run, attempt: RunAttempt, known: Checkpoint, body: St
 
 
 def _with_nan(body: dict[str, Any]) -> dict[str, Any]:
-    """NaN travels as null; a metric that is none is a value too, and must not cost the step."""
-    metrics = body.get("metrics") or {}
-    return body | {"metrics": {name: math.nan if value is None else value for name, value in metrics.items()}}
+    """NaN and infinities travel as text; a metric that is one is a value too, and must not cost the step."""
+    return body | {"metrics": read_values(body.get("metrics") or {})}
 
 
 def _health(body: StepReport) -> dict[str, float | None]:

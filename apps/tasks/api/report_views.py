@@ -7,7 +7,6 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from apps.accounts.api.views import caller
 from apps.tasks.api.report_serializers import (
@@ -17,18 +16,18 @@ from apps.tasks.api.report_serializers import (
     SuiteReportSerializer,
 )
 from apps.tasks.contracts import contract_of
-from apps.tasks.models import SplitName
 from apps.tasks.reports import selectors
 from apps.tasks.reports.models import ReportState, SuiteReport
 from apps.tasks.reports.services import request_report
-from apps.tasks.selectors import find_suite, find_task
+from apps.tasks.selectors import find_suite, find_task, is_protected
 from apps.tasks.services import note_heldout_look
-from ratchet.idempotency import idempotent
+from ratchet.bodies import read_body
+from ratchet.endpoints import Endpoint
 from ratchet.problems import Problem
 from ratchet.rows import read_part
 
 
-class SuiteReportDetail(APIView):
+class SuiteReportDetail(Endpoint):
     @extend_schema(responses={200: SuiteReportSerializer, 202: SuiteReportSerializer})
     def get(self, request: Request, pk: str) -> Response:
         """The newest report on the suite; 202 with its progress while it is computed, 404 where none was asked for."""
@@ -42,15 +41,11 @@ class SuiteReportDetail(APIView):
     def post(self, request: Request, pk: str) -> Response:
         """Compute the report: 202 while it is, 200 with the one that there is where nothing has changed since."""
         suite = find_suite(request.user, pk)
-        options = request.data if isinstance(request.data, dict) else {}
-
-        def answer() -> Response:
-            return _answer(request_report(suite=suite, by=caller(request), options=options))
-
-        return idempotent(request, answer)
+        options = read_body(request, ReportOptionsSerializer)
+        return _answer(request_report(suite=suite, by=caller(request), options=options))
 
 
-class ReportFinding(APIView):
+class ReportFinding(Endpoint):
     @extend_schema(
         operation_id="suites_report_finding_retrieve",
         parameters=[
@@ -73,13 +68,13 @@ class ReportFinding(APIView):
         return Response(FindingListSerializer(listed).data)
 
 
-class TaskContract(APIView):
+class TaskContract(Endpoint):
     @extend_schema(responses=ContractSerializer)
     def get(self, request: Request, pk: str) -> Response:
         """What the task's sandboxes are granted and denied. Names of held-out files need heldout:read."""
         task = find_task(request.user, pk)
         contract = contract_of(request.user, task)
-        if task.split == SplitName.HELDOUT and not contract.content_hidden:
+        if is_protected(task.split) and not contract.content_hidden:
             note_heldout_look(suite=task.suite, by=caller(request), task_keys=[task.key])
         return Response(ContractSerializer(contract).data)
 

@@ -6,6 +6,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from apps.tasks.models import SplitName, Suite, SuiteState, Task
+from apps.tasks.selectors import is_protected
 from apps.tasks.sources import BUILDERS
 
 
@@ -126,7 +127,7 @@ class TaskSerializer(serializers.ModelSerializer[Task]):
         return data
 
     def _shown(self, task: Task) -> bool:
-        return task.split != SplitName.HELDOUT or bool(self.context["show_heldout"])
+        return not is_protected(task.split) or bool(self.context["show_heldout"])
 
 
 class TaskDetailSerializer(TaskSerializer):

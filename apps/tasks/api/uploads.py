@@ -10,9 +10,16 @@ from apps.tasks.suites.archive import read_archive
 from apps.tasks.suites.declaration import Declaration, convert
 from apps.tasks.suites.definition import Suite
 from apps.tasks.suites.jsonl import parse_suite
+from ratchet.parsers import StrictJSONParser
 from ratchet.problems import Problem
 
 MAX_BYTES = 32 * 2**20
+
+
+class SuiteJSONParser(StrictJSONParser):
+    """JSON of the size of a suite."""
+
+    max_bytes = MAX_BYTES
 
 
 def check_size(request: Request) -> None:

@@ -7,21 +7,20 @@ import django_filters
 import msgspec
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
-from rest_framework import generics
-from rest_framework.parsers import JSONParser, MultiPartParser
+from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from apps.accounts.api.views import caller
 from apps.accounts.permissions import Permission, find_project, has_permission
 from apps.tasks import selectors, services
 from apps.tasks.api import serializers
-from apps.tasks.api.uploads import check_size, read_harbor, read_upload
-from apps.tasks.models import SplitName, Suite, SuiteState, Task
+from apps.tasks.api.uploads import SuiteJSONParser, check_size, read_harbor, read_upload
+from apps.tasks.models import Suite, SuiteState, Task
 from apps.tasks.sources import import_harbor, import_source, suite_problem
 from apps.tasks.suites.errors import SuiteError
-from ratchet.idempotency import idempotent
+from ratchet.bodies import read_body
+from ratchet.endpoints import Endpoint, ListEndpoint
 from ratchet.pagination import CursorPagination
 from ratchet.problems import Problem
 from ratchet.strict_json import StrictJsonError, loads
@@ -35,11 +34,16 @@ class SuiteFilter(django_filters.FilterSet):
         fields = ["project", "slug", "state", "content_hash"]
 
 
-class SuiteList(generics.ListAPIView[Suite]):
+class SuiteList(ListEndpoint[Suite]):
     serializer_class = serializers.SuiteSerializer
     queryset = Suite.objects.none()
     filterset_class = SuiteFilter
-    parser_classes = [JSONParser, MultiPartParser]
+    parser_classes = [SuiteJSONParser, MultiPartParser]
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if request.method == "POST":
+            check_size(request)  # before anything reads the body
 
     def get_queryset(self) -> QuerySet[Suite]:
         return selectors.visible_suites(self.request.user)
@@ -56,44 +60,34 @@ class SuiteList(generics.ListAPIView[Suite]):
 
         A refusal names every line and field in `errors`, e.g. `line 7: verifier.kind`; nothing was imported.
         """
-        check_size(request)
-        return idempotent(request, lambda: self._create(request))
-
-    def _create(self, request: Request) -> Response:
-        data = serializers.SuiteCreateSerializer(data=_with_header(request))
-        data.is_valid(raise_exception=True)
-        project = find_project(request.user, data.validated_data["project"], Permission.SUITE_CREATE)
+        values = read_body(request, serializers.SuiteCreateSerializer, _with_header(request))
+        project = find_project(request.user, values["project"], Permission.SUITE_CREATE)
         try:
-            if data.validated_data.get("archive") is not None:
-                declared, files = read_harbor(data.validated_data)
+            if values.get("archive") is not None:
+                declared, files = read_harbor(values)
                 suite = import_harbor(project=project, declared=declared, files=files, by=caller(request))
                 return _accepted(request, suite)
-            definition, tasks = read_upload(data.validated_data)
+            definition, tasks = read_upload(values)
         except SuiteError as error:
             raise suite_problem(error) from error
         suite = services.import_suite(project=project, definition=definition, tasks=tasks, by=caller(request))
         return _accepted(request, suite)
 
 
-class SuiteImport(APIView):
+class SuiteImport(Endpoint):
     @extend_schema(
         request=serializers.SuiteImportSerializer,
         responses={202: serializers.SuiteSerializer, 200: serializers.SuiteSerializer},
     )
     def post(self, request: Request) -> Response:
         """Import a suite that comes with the platform."""
-        return idempotent(request, lambda: self._create(request))
-
-    @staticmethod
-    def _create(request: Request) -> Response:
-        data = serializers.SuiteImportSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        project = find_project(request.user, data.validated_data["project"], Permission.SUITE_CREATE)
-        suite = import_source(project=project, source=data.validated_data["source"], by=caller(request))
+        values = read_body(request, serializers.SuiteImportSerializer)
+        project = find_project(request.user, values["project"], Permission.SUITE_CREATE)
+        suite = import_source(project=project, source=values["source"], by=caller(request))
         return _accepted(request, suite)
 
 
-class SuiteDetail(APIView):
+class SuiteDetail(Endpoint):
     @extend_schema(responses=serializers.SuiteDetailSerializer)
     def get(self, request: Request, pk: str) -> Response:
         """The suite with counts by split, tag and cluster."""
@@ -102,7 +96,7 @@ class SuiteDetail(APIView):
         return Response(serializers.SuiteDetailSerializer(suite).data)
 
 
-class SuiteProgress(APIView):
+class SuiteProgress(Endpoint):
     @extend_schema(responses=serializers.CheckProgressSerializer)
     def get(self, request: Request, pk: str) -> Response:
         """How many tasks have been checked so far."""
@@ -110,7 +104,7 @@ class SuiteProgress(APIView):
         return Response(serializers.CheckProgressSerializer(selectors.check_progress(suite)).data)
 
 
-class SuiteRecheck(APIView):
+class SuiteRecheck(Endpoint):
     @extend_schema(request=None, responses={202: serializers.SuiteSerializer})
     def post(self, request: Request, pk: str) -> Response:
         """Check the tasks of a failed suite again. Safe to repeat."""
@@ -133,7 +127,7 @@ class TaskPagination(CursorPagination):
     ordering = "position"
 
 
-class TaskList(generics.ListAPIView[Task]):
+class TaskList(ListEndpoint[Task]):
     """Tasks in order of import. Prompts of held-out tasks need heldout:read, and each page with them is audited."""
 
     serializer_class = serializers.TaskSerializer
@@ -153,7 +147,7 @@ class TaskList(generics.ListAPIView[Task]):
         return self.get_paginated_response(serializers.TaskSerializer(page, many=True, context=context).data)
 
 
-class TaskDetail(APIView):
+class TaskDetail(Endpoint):
     @extend_schema(responses=serializers.TaskDetailSerializer)
     def get(self, request: Request, pk: str) -> Response:
         """The task with its content; that of a held-out task needs heldout:read and is audited."""
@@ -164,31 +158,29 @@ class TaskDetail(APIView):
         return Response(serializers.TaskDetailSerializer(task, context={"show_heldout": show}).data)
 
 
-class TaskRelease(APIView):
+class TaskRelease(Endpoint):
     @extend_schema(request=serializers.ReleaseSerializer, responses=serializers.TaskSerializer)
     def post(self, request: Request, pk: str) -> Response:
         """Take a task out of quarantine."""
         task = selectors.find_task(request.user, pk)
-        data = serializers.ReleaseSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        task = services.release_task(task=task, by=caller(request), reason=data.validated_data["reason"])
+        values = read_body(request, serializers.ReleaseSerializer)
+        task = services.release_task(task=task, by=caller(request), reason=values["reason"])
         return Response(serializers.TaskSerializer(task, context={"show_heldout": False}).data)
 
 
-class TaskPutBack(APIView):
+class TaskPutBack(Endpoint):
     @extend_schema(request=serializers.PutBackSerializer, responses=serializers.TaskSerializer)
     def post(self, request: Request, pk: str) -> Response:
         """Quarantine a task again that a person had released."""
         task = selectors.find_task(request.user, pk)
-        data = serializers.PutBackSerializer(data=request.data)
-        data.is_valid(raise_exception=True)
-        task = services.put_back_task(task=task, by=caller(request), reason=data.validated_data["reason"])
+        values = read_body(request, serializers.PutBackSerializer)
+        task = services.put_back_task(task=task, by=caller(request), reason=values["reason"])
         return Response(serializers.TaskSerializer(task, context={"show_heldout": False}).data)
 
 
 def _show_heldout(request: Request, tasks: list[Task]) -> bool:
     """Whether held-out content among the tasks is shown; if so, that is audited first."""
-    heldout = [task for task in tasks if task.split == SplitName.HELDOUT]
+    heldout = [task for task in tasks if selectors.is_protected(task.split)]
     if not heldout:
         return False
     suite = heldout[0].suite

@@ -14,8 +14,8 @@ from django.utils import timezone
 from apps.accounts.models import User
 from apps.accounts.permissions import Actor, Permission, has_permission, not_found, permitted_projects
 from apps.tasks.measurements.models import MeasuredCandidate, MeasurementState, Method, Truth, VerifierMeasurement
-from apps.tasks.models import SplitName, Suite, Task
-from apps.tasks.selectors import load_bundle, may_read_content
+from apps.tasks.models import Suite, Task
+from apps.tasks.selectors import is_protected, load_bundle, may_read_content
 from apps.tasks.services import note_heldout_look
 from gpu_workers.contracts.enums import Verdict
 from ratchet.problems import Problem
@@ -191,7 +191,7 @@ def _may_read(user: Actor, measurement: VerifierMeasurement) -> bool:
 
 def _row(candidate: MeasuredCandidate, opened: bool) -> CandidateRow:
     task = candidate.measured.task
-    hidden = task.split == SplitName.HELDOUT and not opened
+    hidden = is_protected(task.split) and not opened
     names = ("input", "expected", "got", "message")
     texts: dict[str, Any] = {name: "" if hidden else getattr(candidate, name) for name in names}
     return CandidateRow(
@@ -203,6 +203,6 @@ def _row(candidate: MeasuredCandidate, opened: bool) -> CandidateRow:
 
 
 def _note(user: User, measurement: VerifierMeasurement, rows: Sequence[CandidateRow]) -> None:
-    looked = {row.task.key for row in rows if row.task.split == SplitName.HELDOUT and not row.hidden}
+    looked = {row.task.key for row in rows if is_protected(row.task.split) and not row.hidden}
     if looked:
         note_heldout_look(suite=measurement.suite, by=user, task_keys=sorted(looked))

@@ -9,11 +9,12 @@ from django.utils import timezone
 
 from apps.accounts.models import User
 from apps.accounts.permissions import Actor, Permission, has_permission
-from apps.tasks.models import SplitName, Suite, Task
+from apps.tasks.models import Suite, Task
 from apps.tasks.reports.attempts import collect_attempts
 from apps.tasks.reports.identity import input_hash, tasks_hash
 from apps.tasks.reports.models import ReportState, SuiteReport
 from apps.tasks.reports.options import Finding, ReportBody, Row, parse_options
+from apps.tasks.selectors import is_protected
 from apps.tasks.services import note_heldout_look
 from gpu_workers.contracts.store import StoreError
 from ratchet.problems import Problem
@@ -142,4 +143,4 @@ def _name(row: Row, tasks: dict[str, NamedTask]) -> NamedRow:
 
 
 def _is_heldout(row: NamedRow) -> bool:
-    return SplitName.HELDOUT in (row.task.split, row.other.split if row.other else "")
+    return is_protected(row.task.split) or (row.other is not None and is_protected(row.other.split))

@@ -6,7 +6,7 @@ export async function send(path, body = {}, headers = {}) {
   try {
     response = await fetch(path, {
       method: "POST",
-      headers: { "Content-Type": "application/json", "X-CSRFToken": cookie("csrftoken"), ...headers },
+      headers: { "Content-Type": "application/json", "X-CSRFToken": cookie("__Host-csrftoken") || cookie("csrftoken"), ...headers },
       body: JSON.stringify(body),
     });
   } catch {

@@ -22,8 +22,11 @@ let socket = null;
 let tries = 0;
 let heard = Date.now();
 
+/** NaN and infinities come as text; a chart has no place for them. */
+const drawn = (value) => typeof value === "number" ? value : null;
+
 function learn(series) {
-  for (const { name, steps, values } of series) state.series.set(name, new Map(steps.map((step, i) => [step, values[i]])));
+  for (const { name, steps, values } of series) state.series.set(name, new Map(steps.map((step, i) => [step, drawn(values[i])])));
 }
 
 function apply(news) {
@@ -31,11 +34,11 @@ function apply(news) {
   for (const [, name, step, value] of news.points) {
     if (name.startsWith("group/")) continue;
     if (!state.series.has(name)) state.series.set(name, new Map());
-    state.series.get(name).set(step, value);
+    state.series.get(name).set(step, drawn(value));
   }
   if (news.refetch) load(`/api/v1/runs/${data.run}/metrics/`).then((series) => { learn(series); plan(); }, () => {});
   if (news.tables) state.tables = news.tables;
-  state.cursor = news.cursor;
+  state.cursor = news.cursor; // of points: what came is complete up to it, in the order of its commits
   state.mark = news.mark;
   state.view = { ...news.view, events: [...(dirty ? state.view.events : []), ...news.view.events] };
   plan();

@@ -48,6 +48,12 @@ class Home:
 
     @property
     def postgres_url(self) -> str:
+        """For the application, whose role can neither change nor remove audit events."""
+        return f"postgres://ratchet_app@/ratchet?host={self.sockets}"
+
+    @property
+    def postgres_owner_url(self) -> str:
+        """For migrations."""
         return f"postgres://postgres@/ratchet?host={self.sockets}"
 
     @property

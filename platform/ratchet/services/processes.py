@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from gpu_workers.contracts import queues
+from gpu_workers.contracts import exporter, queues
 from ratchet.env import ROOT, Env
 
 
@@ -38,7 +38,7 @@ PROCESSES: tuple[ProcessSpec, ...] = (
         "web",
         Plane.CONTROL,
         "uvicorn ratchet.asgi:application --host {host} --port {port} --lifespan off --no-access-log "
-        "--timeout-graceful-shutdown 3 --log-level warning",
+        "--timeout-graceful-shutdown 3 --log-level warning --ws-per-message-deflate false",
         health="http://127.0.0.1:{port}/healthz",
     ),
     ProcessSpec("control", Plane.CONTROL, f"{_CONTROL} -n control@%h -Q {queues.CONTROL} -c 2"),
@@ -46,6 +46,8 @@ PROCESSES: tuple[ProcessSpec, ...] = (
     ProcessSpec("ingest", Plane.CONTROL, f"{_CONTROL} -n ingest@%h -Q {queues.INGEST} -c 1"),
     # Liveness never waits behind a batch of episodes.
     ProcessSpec("heartbeat", Plane.CONTROL, f"{_CONTROL} -n heartbeat@%h -Q {queues.HEARTBEAT} -c 1"),
+    # Addresses outside may be slow: they hold up nothing but each other.
+    ProcessSpec("webhook", Plane.CONTROL, f"{_CONTROL} -n webhook@%h -Q {queues.WEBHOOK} -c 4"),
     ProcessSpec(
         "engine",
         Plane.DATA,
@@ -140,20 +142,28 @@ def control_environment(env: Env) -> dict[str, str]:
         "RATCHET_WORKER_SECRET": env.worker_secret,
         "DATABASE_URL": env.database_url,
         "DATABASE_POOL_SIZE": str(env.database_pool_size),
+        "RETENTION_DELETE": str(env.retention_delete).lower(),
         "ROLLOUT_CONCURRENCY": str(env.rollout_concurrency),
         "TORCH_THREADS": str(env.torch_threads),
         "CHECK_REPEATS": str(env.check_repeats),
         "CHECK_BAD_REPEATS": str(env.check_bad_repeats),
         "CHECKS_IN_FLIGHT": str(env.checks_in_flight),
+        "OIDC_SERVER_URL": env.oidc_server_url,
+        "OIDC_CLIENT_ID": env.oidc_client_id,
+        "OIDC_CLIENT_SECRET": env.oidc_client_secret,
+        "OIDC_NAME": env.oidc_name,
+        "WEBHOOK_NETWORKS": ",".join(env.webhook_networks),
     }
 
 
 def environment(spec: ProcessSpec, env: Env) -> dict[str, str]:
     """The whole environment of one process of the table."""
     control = control_environment(env)
-    if spec.plane is Plane.CONTROL:
-        return control
-    return data_environment(env) | {name: control[name] for name in spec.secrets}
+    variables = control if spec.plane is Plane.CONTROL else data_environment(env)
+    if env.metrics_port:
+        place = next(place for place, other in enumerate(PROCESSES) if other.name == spec.name)
+        variables |= {exporter.VARIABLE: f"127.0.0.1:{env.metrics_port + place}"}
+    return variables | {name: control[name] for name in spec.secrets}
 
 
 def log_path(env: Env, name: str) -> Path:

@@ -113,9 +113,13 @@ class Supervisor:
         if table:
             preflight.require_redis(self.env.redis_url)
         if any(spec.plane is Plane.CONTROL for spec in table):
-            preflight.require_database(self.env.database_url)
+            preflight.require_database(self.env.database_owner_url)
             self.say("Preparing the database …")
-            self._run_step("migrate", [sys.executable, str(ROOT / "manage.py"), "migrate", "--no-input", "-v", "1"])
+            # The only process that gets the owner's address: it makes the tables, and the application's role.
+            owner = control_environment(self.env) | {"DATABASE_OWNER_URL": self.env.database_owner_url}
+            command = [sys.executable, str(ROOT / "manage.py"), "migrate", "--no-input", "-v", "1"]
+            self._run_step("migrate", command, variables=owner)
+            preflight.require_database(self.env.database_url)
         # The engine needs its model's files first; everything else starts meanwhile, so that people can watch.
         engine = [spec for spec in table if spec.name == "engine"]
         others = [spec for spec in table if spec.name != "engine"]

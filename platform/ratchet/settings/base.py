@@ -1,12 +1,14 @@
 """Settings common to every mode; values come from `ratchet.env` alone."""
 
+import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import environ
 import plotly
 
-from ratchet.env import ROOT, load_env
+from ratchet.env import ROOT, Mode, load_env
 
 ENV = load_env()
 
@@ -20,6 +22,7 @@ REDIS_URL = ENV.redis_url
 ROLLOUT_ENGINE_URLS = list(ENV.engine_urls)
 RATCHET_GATEWAY_URL = ENV.gateway_url
 RATCHET_WORKER_SECRET = ENV.worker_secret
+RETENTION_DELETE = ENV.retention_delete  # False: sweeps report, and delete nothing
 RATCHET_ENVIRONMENTS_DIR = ENV.environments_dir  # virtual environments of third-party environments, one each
 CHECK_REPEATS = ENV.check_repeats  # verdicts of a task's reference that must agree at import
 CHECK_BAD_REPEATS = ENV.check_bad_repeats  # of answers that must fail, where a verifier needs a sandbox
@@ -40,8 +43,14 @@ INSTALLED_APPS = [
     "django_filters",
     "django_htmx",
     "channels",
+    "allauth",
+    "allauth.account",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.openid_connect",
+    "axes",
     "apps.accounts",
     "apps.audit",
+    "apps.webhooks",
     "apps.tasks",
     "apps.policies",
     "apps.runs",
@@ -49,6 +58,7 @@ INSTALLED_APPS = [
     "apps.evaluations",
     "apps.reviews",
     "apps.promotions",
+    "apps.retention",
 ]
 
 MIDDLEWARE = [
@@ -61,9 +71,12 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "ratchet.refusals.RefuseNulMiddleware",
+    "apps.audit.origin.OriginMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "ratchet.pages.ProblemPageMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+    "axes.middleware.AxesMiddleware",
 ]
 CSRF_FAILURE_VIEW = "ratchet.pages.expired_form"
 
@@ -115,16 +128,64 @@ def _database(url: str) -> dict[str, Any]:
     return config
 
 
-DATABASES = {"default": _database(ENV.database_url)}
+# Migrations, and tests, connect as the owner of the tables; everything else as a role that cannot undo what it audits.
+_AS_OWNER = ENV.mode is Mode.TEST or sys.argv[1:2] == ["migrate"]
+DATABASES = {"default": _database(ENV.database_owner_url if _AS_OWNER else ENV.database_url)}
+DATABASE_APP = _database(ENV.database_url) if ENV.database_owner_url != ENV.database_url else None  # given its rights
 
 CHANNEL_LAYERS = {
     "default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [ENV.redis_url]}}
 }
 
+# For what processes share and may lose: counts of requests. Everything else that is cached is kept by each process.
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+    "shared": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": ENV.redis_url},
+}
+RATCHET_RATES = {"read": 6000, "write": 600, "sign_in": 30, "token": 20}  # requests a minute of one caller
+
+_VALIDATION = "django.contrib.auth.password_validation"
 AUTH_PASSWORD_VALIDATORS = [
-    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 8}},
-    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": f"{_VALIDATION}.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
+    {"NAME": f"{_VALIDATION}.UserAttributeSimilarityValidator"},
+    {"NAME": f"{_VALIDATION}.CommonPasswordValidator"},
+    {"NAME": f"{_VALIDATION}.NumericPasswordValidator"},
 ]
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+
+# A user name is locked from one address after so many wrong passwords; nobody can lock somebody else out from afar.
+AXES_FAILURE_LIMIT = 8
+AXES_COOLOFF_TIME = timedelta(minutes=15)
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_LOCKOUT_CALLABLE = "apps.accounts.lockout.locked_out"
+AXES_RESET_ON_SUCCESS = True
+AXES_ENABLE_ADMIN = False
+AXES_VERBOSE = False
+
+OIDC_NAME = ENV.oidc_name
+OIDC_ORIGIN = "/".join(ENV.oidc_server_url.split("/")[:3])
+SOCIALACCOUNT_PROVIDERS: dict[str, Any] = {
+    "openid_connect": {
+        "OAUTH_PKCE_ENABLED": True,
+        "APPS": [
+            {
+                "provider_id": "sso",
+                "name": ENV.oidc_name,
+                "client_id": ENV.oidc_client_id,
+                "secret": ENV.oidc_client_secret,
+                "settings": {"server_url": ENV.oidc_server_url},
+            }
+        ]
+        if ENV.oidc_server_url
+        else [],
+    }
+}
+ACCOUNT_ADAPTER = "apps.accounts.oidc.AccountAdapter"
+ACCOUNT_EMAIL_VERIFICATION = "none"  # the provider's word counts; see apps/accounts/oidc.py
+SOCIALACCOUNT_ADAPTER = "apps.accounts.oidc.SsoAdapter"
+SOCIALACCOUNT_STORE_TOKENS = False
+
+WEBHOOK_NETWORKS = list(ENV.webhook_networks)
 
 LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
@@ -147,6 +208,7 @@ SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_AGE = 7 * 24 * 3600
 CSRF_COOKIE_SAMESITE = "Lax"
 
 REST_FRAMEWORK = {
@@ -155,11 +217,12 @@ REST_FRAMEWORK = {
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_THROTTLE_CLASSES": ["apps.accounts.throttles.RequestThrottle"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["ratchet.parsers.StrictJSONParser"],
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
     "DEFAULT_PAGINATION_CLASS": "ratchet.pagination.CursorPagination",
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "ratchet.schema.ApiSchema",
     "EXCEPTION_HANDLER": "ratchet.problems.problem_handler",
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
 }
@@ -175,10 +238,12 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
+    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "ratchet.schema.complete"],
     "ENUM_NAME_OVERRIDES": {
         "AttemptStateEnum": "apps.runs.models.AttemptState",
         "ChannelMoveKindEnum": "apps.policies.models.MoveKind",
         "DecisionKindEnum": "apps.promotions.models.DecisionKind",
+        "DeliveryStateEnum": "apps.webhooks.models.DeliveryState",
         "EvaluationStateEnum": "apps.evaluations.models.EvaluationState",
         "GateStateEnum": "apps.promotions.models.GateState",
         "GateVerdictEnum": "apps.promotions.models.GateVerdict",

@@ -17,6 +17,8 @@ from ratchet.settings.base import *  # noqa: F403
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
 CELERY_BROKER_URL = "memory://"
+CACHES["shared"] = CACHES["default"]
+RATCHET_RATES = dict.fromkeys(RATCHET_RATES, 1_000_000)
 DATABASES["default"]["OPTIONS"].pop("pool")  # the test database is dropped at the end: no connection may linger
 STATIC_ROOT = None
 WHITENOISE_USE_FINDERS = True

@@ -47,7 +47,7 @@ def test_a_run_survives_kills_of_its_trainer_its_rollout_worker_and_its_engine(
 
     ledger = engineer.get(f"runs/{run['id']}/ledger/")
     assert ledger["adds_up"], ledger
-    checkpoints = sorted(engineer.get(f"runs/{run['id']}/checkpoints/"), key=lambda c: c["version"])
+    checkpoints = sorted(engineer.get(f"runs/{run['id']}/checkpoints/")["results"], key=lambda c: c["version"])
     assert [c["version"] for c in checkpoints] == list(range(1, STEPS + 1))
     trained = _trained_batches(engineer, run["id"])
     for checkpoint in checkpoints:

@@ -33,7 +33,7 @@ def test_a_run_learns_is_judged_promoted_served_and_rolled_back(machine: Machine
 
     ledger = engineer.get(f"runs/{run['id']}/ledger/")
     assert ledger["adds_up"], ledger
-    checkpoints = engineer.get(f"runs/{run['id']}/checkpoints/")
+    checkpoints = engineer.get(f"runs/{run['id']}/checkpoints/")["results"]
     last = max(checkpoints, key=lambda c: c["version"])
     assert last["version"] == 12 and len(set(last["batch_ids"])) == 12
     episodes = _episodes(engineer, run["id"])

@@ -132,7 +132,7 @@ def test_reads_of_a_trained_run(world, plane):
     ledger = client.get(f"/api/v1/runs/{run.id}/ledger/").json()
     assert ledger["adds_up"] is True
     assert ledger["closed"]["trained"] == 8
-    versions = client.get(f"/api/v1/runs/{run.id}/checkpoints/").json()
+    versions = client.get(f"/api/v1/runs/{run.id}/checkpoints/").json()["results"]
     assert [row["version"] for row in versions] == [1, 2, 3, 4]
     events = client.get(f"/api/v1/runs/{run.id}/events/").json()["results"]
     assert events[0]["code"] == "queued"

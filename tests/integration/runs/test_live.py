@@ -7,12 +7,12 @@ from channels.routing import URLRouter
 from django.contrib.auth.models import AnonymousUser
 from django.db import transaction
 
-from apps.metrics import selectors as live
+from apps.metrics import news
 from apps.metrics.consumers import CLOSE_NOT_FOUND, CLOSE_UNAUTHENTICATED
-from apps.metrics.models import Point
 from apps.metrics.registry import METRICS
 from apps.metrics.routing import websocket_urlpatterns
 from apps.metrics.selectors import Cursor, live_state, series
+from apps.metrics.services import store_points
 from apps.runs.events import record_event
 from apps.runs.models import Episode, Group, Run, RunState
 from gpu_workers.contracts.runspec import parse_run_spec
@@ -51,6 +51,11 @@ def test_the_strip_and_the_tables_agree_with_the_rows(trained):
     n = strip["latency"]["n"]  # each episode is 1.0 s at the engine, 0.1 s of it in its queue
     assert tables["time"]["seconds"]["engine"] == pytest.approx(n * 0.9)
     assert set(tables["time"]["seconds"]) == set(tables["time"]["definitions"])
+    distributions = tables["distributions"]
+    assert distributions["rollout/latency_seconds"]["n"] == n
+    assert distributions["rollout/latency_seconds"]["p50"] == pytest.approx(3.0)
+    assert distributions["rollout/length_tokens"]["mean"] == 10
+    assert distributions["train/staleness"]["n"] == 32
     assert state["ledger"]["adds_up"] is True
 
 
@@ -61,9 +66,10 @@ def test_a_cursor_gives_only_what_is_new(trained):
     assert again["points"] == []
     assert again["events"] == []
     assert again["tables"] is None
-    point = Point.objects.create(run=trained, name="train/loss", step=5, value=float("nan"), at=trained.created_at)
+    store_points(trained, 5, {"train/loss": float("nan")}, measured=False, at=trained.created_at)
     newer = live_state(trained, Cursor(**first["cursor"]), known_tables=first["mark"])
-    assert newer["points"] == [[point.id, "train/loss", 5, None, 0, False]]
+    assert newer["cursor"]["points"] == first["cursor"]["points"] + 1
+    assert newer["points"] == [[newer["cursor"]["points"], "train/loss", 5, "NaN", 0, False]]
 
 
 def test_rows_of_the_last_seconds_come_again(world, make_plane):
@@ -78,11 +84,11 @@ def test_rows_of_the_last_seconds_come_again(world, make_plane):
 
 
 def test_too_much_asks_for_the_whole_series(trained, monkeypatch):
-    monkeypatch.setattr(live, "MAX_POINTS", 3)
+    monkeypatch.setattr(news, "MAX_POINTS", 3)
     state = live_state(trained)
     assert state["refetch"] is True
     assert state["points"] == []
-    assert state["cursor"]["points"] == Point.objects.filter(run=trained).latest("id").id
+    assert state["cursor"]["points"] == trained.metric_head.revision
 
 
 def test_every_stored_series_is_in_the_registry(trained):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_workers.monitoring import between
+from gpu_workers.monitoring import between, gpu_shares, host_usage
 
 TOKENS, CPU = "sglang:generation_tokens_total", "process_cpu_seconds_total"
 
@@ -25,3 +25,15 @@ def test_a_restarted_engine_counts_from_zero() -> None:
 
 def test_what_an_engine_does_not_tell_is_absent() -> None:
     assert between({TOKENS: 0.0}, {TOKENS: 8.0}, 2.0) == {"tokens_per_second": 4.0}
+
+
+def test_gpu_shares_are_means_over_the_hosts_gpus() -> None:
+    text = "50, 1000, 4000\n100, 3000, 4000\n"  # as nvidia-smi prints: %, MiB, MiB
+    assert gpu_shares(text) == {"host/gpu_busy_share": 0.75, "host/gpu_memory_share": 0.5}
+    assert gpu_shares("") == {}
+    with pytest.raises(ValueError, match="could not convert"):
+        gpu_shares("[N/A], 1, 2")
+
+
+def test_a_host_without_gpus_tells_its_processors() -> None:
+    assert 0 <= host_usage()["host/cpu_busy_share"] <= 1

@@ -7,10 +7,11 @@ import pytest
 from django.db import InternalError, connection, transaction
 from django.db.utils import IntegrityError
 
-from apps.audit.chain import HASHED_FIELDS, canonical, event_hash
+from apps.audit import heads
+from apps.audit.chain import FORMAT, HASHED_FIELDS, canonical, event_hash
 from apps.audit.models import AuditEvent
-from apps.audit.selectors import verify_chain
 from apps.audit.services import record
+from apps.audit.verification import verify_chain
 
 _TRIGGER = "audit_event_append_only"
 
@@ -79,12 +80,30 @@ def test_a_rewritten_event_breaks_its_successor(project, events):
     assert verify_chain(project).broken_at == 3
 
 
-def test_the_hash_covers_every_field():
-    fields = dict.fromkeys(HASHED_FIELDS)
-    hashes = {event_hash(fields)} | {event_hash({**fields, name: "x"}) for name in HASHED_FIELDS}
-    assert len(hashes) == len(HASHED_FIELDS) + 1
+@pytest.mark.parametrize("format", HASHED_FIELDS)
+def test_the_hash_covers_every_field_of_its_format(format):
+    names = HASHED_FIELDS[format]
+    fields = {**dict.fromkeys(names), "format": format}
+    hashes = {event_hash(fields)} | {event_hash({**fields, name: "x"}) for name in names if name != "format"}
+    assert len(hashes) == len(set(names) - {"format"}) + 1
     stored = {field.name for field in AuditEvent._meta.concrete_fields} - {"id", "hash"}
-    assert set(HASHED_FIELDS) == stored
+    assert set(HASHED_FIELDS[FORMAT]) == stored
+
+
+def test_events_of_the_first_format_still_verify(project, events):
+    """As an older version wrote them: without origin, and without a format in the hash."""
+    previous = ""
+    for event in events:
+        event.previous_hash, event.format, event.origin = previous, 1, {}
+        event.hash = previous = event_hash(vars(event))
+        columns = "previous_hash = %s, hash = %s, format = 1, origin = '{}'"
+        tamper(f"UPDATE audit_auditevent SET {columns} WHERE id = %s", [event.previous_hash, event.hash, event.pk])
+    heads.move(events[-1])
+    assert verify_chain(project).ok
+    assert record(tag="user:run:submit", by=None, project=project, subject=project).format == FORMAT
+    assert verify_chain(project).ok
+    tamper("UPDATE audit_auditevent SET format = 1, origin = '{}' WHERE sequence = 4", [])
+    assert verify_chain(project).broken_at == 4
 
 
 def test_canonical_values_survive_json():

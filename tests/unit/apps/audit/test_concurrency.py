@@ -7,8 +7,8 @@ from django.db import connection
 
 from apps.accounts.models import Project
 from apps.audit.models import AuditEvent
-from apps.audit.selectors import verify_chain
 from apps.audit.services import record
+from apps.audit.verification import verify_chain
 
 
 @pytest.mark.django_db(transaction=True)

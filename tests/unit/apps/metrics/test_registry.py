@@ -3,7 +3,7 @@
 import pytest
 
 from apps.metrics.measurements import _interval
-from apps.metrics.registry import METRICS, Axis, Source, describe
+from apps.metrics.registry import METRICS, Axis, Kind, Source, describe
 from gpu_workers.algorithms.policy_loss import PolicySums
 from gpu_workers.algorithms.value_loss import ValueSums
 from gpu_workers.trainer.batches import BatchStatistics
@@ -14,7 +14,11 @@ def test_names_units_and_definitions_are_complete():
         assert name == metric.name
         assert metric.title
         assert metric.definition.endswith(".")
-        assert metric.source is (Source.REPORTED if name.startswith(("train/", "engine/")) else Source.MEASURED)
+        assert metric.source is (
+            Source.REPORTED
+            if name.startswith(("train/", "engine/", "trainer/", "host/")) and metric.kind is Kind.SERIES
+            else Source.MEASURED
+        )
 
 
 def test_the_trainers_own_names_are_known():

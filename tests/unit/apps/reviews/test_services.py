@@ -8,10 +8,11 @@ from django.utils import timezone
 
 from apps.accounts.models import Membership, Role, User
 from apps.audit.models import AuditEvent
+from apps.policies.models import Policy
 from apps.reviews.models import ItemState, Label, ReviewItem
 from apps.reviews.selectors import blind_item, labellable_items, num_waiting, summary, verifier_rates
 from apps.reviews.services import label_item, next_item, sample_group, skip_item, undo_label
-from apps.runs.models import Episode, Group
+from apps.runs.models import Episode, Group, Run
 from ratchet.problems import Problem
 
 NEXT = "/api/v1/reviews/next/"
@@ -176,3 +177,35 @@ def test_a_missing_transcript_is_said_and_can_be_skipped(make_queue, reviewer):
     Group.objects.update(transcript="objects/00/missing")
     item.refresh_from_db()
     assert "turns could not be loaded" in blind_item(item).problem
+
+
+def test_who_made_the_policy_never_labels_its_episodes(make_queue, project, reviewer):
+    """However the evaluation came about: by the candidate's author, by its run's, or by a gate somebody else opened."""
+    evaluation = make_queue()
+    item = next_item(by=reviewer)
+    assert item is not None
+    policy = evaluation.arms.get().policy
+    world = {"project": project, "suite": evaluation.suite, "policy": policy, "spec": {}, "spec_hash": "0" * 64}
+    run = Run.objects.create(number=1, created_by=reviewer, **world)
+    for changes in ({"created_by": reviewer}, {"run_id": run.pk}):
+        Policy.objects.filter(pk=policy.pk).update(**{"created_by": None, "run_id": None, **changes})
+        assert next_item(by=reviewer) is None
+        with pytest.raises(Problem) as refused:  # an item that was held before does not help
+            label_item(item=item, by=reviewer, verdict="pass")
+        assert (refused.value.status, refused.value.code) == (403, "separation_of_duties")
+    Policy.objects.filter(pk=policy.pk).update(created_by=None, run_id=None)
+    assert label_item(item=item, by=reviewer, verdict="pass").reviewer == reviewer
+
+
+def test_each_look_at_a_held_out_item_is_written_down(make_queue, reviewer, client_of):
+    make_queue()
+    client = client_of(reviewer)
+    looks = AuditEvent.objects.filter(tag="user:heldout:read", actor_name="rita")
+    shown = client.post("/api/v1/reviews/next/").json()["item"]
+    assert looks.count() == 1
+    client.force_login(reviewer)
+    assert client.get("/review/").status_code == 200
+    assert looks.count() == 2
+    client.post(f"/api/v1/reviews/{shown['id']}/label/", {"verdict": "pass"})
+    assert client.post(f"/api/v1/reviews/{shown['id']}/undo/").json()["id"] == shown["id"]
+    assert looks.count() == 3

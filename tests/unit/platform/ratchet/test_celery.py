@@ -19,7 +19,7 @@ def test_every_job_has_its_queue(job: str) -> None:
     expected = {"ratchet.ingest_report": "ingest", "ratchet.heartbeat": "heartbeat", "ratchet.rollout_group": "rollout"}
     expected |= {"ratchet.verify_tasks": "verify", "ratchet.train_run": "train", "ratchet.install_policy": "fleet"}
     expected |= {"ratchet.reproduce_episode": "rollout", "ratchet.probe_tasks": "verify"}
-    expected |= {"ratchet.measure_verifier": "verify"}
+    expected |= {"ratchet.measure_verifier": "verify", "ratchet.ingest_points": "ingest"}
     assert queue == expected[name]
 
 

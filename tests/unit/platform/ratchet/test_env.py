@@ -21,7 +21,8 @@ def test_everything_is_embedded_by_default(tmp_path: Path) -> None:
     env = load(tmp_path)
     assert env.mode is Mode.DEVELOPMENT
     assert env.database_embedded and env.redis_embedded and env.object_store_embedded and env.engine_embedded
-    assert env.database_url == f"postgres://postgres@/ratchet?host={tmp_path}/home/run"
+    assert env.database_url == f"postgres://ratchet_app@/ratchet?host={tmp_path}/home/run"
+    assert env.database_owner_url == f"postgres://postgres@/ratchet?host={tmp_path}/home/run"
     assert env.redis_url == f"unix://{tmp_path}/home/run/valkey.sock"
     assert env.celery_broker_url == f"redis+socket://{tmp_path}/home/run/valkey.sock"
     assert env.object_store_url == f"file://{tmp_path}/home/objects"

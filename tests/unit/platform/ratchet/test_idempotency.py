@@ -4,22 +4,24 @@ from datetime import timedelta
 
 import pytest
 from django.utils import timezone
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
 from rest_framework.permissions import AllowAny
 from rest_framework.response import Response
 from rest_framework.test import APIRequestFactory, force_authenticate
-from rest_framework.views import APIView
 
 from apps.accounts.models import IdempotencyKey, User
-from ratchet.idempotency import IdempotentCreateMixin
+from ratchet.endpoints import Endpoint
 
 pytestmark = pytest.mark.django_db
 
 
-class Things(APIView):
+class Things(Endpoint):
     permission_classes = [AllowAny]
     made: list[object] = []
     fail_with: int = 0
 
+    @extend_schema(request=OpenApiTypes.OBJECT, responses=OpenApiTypes.OBJECT)
     def post(self, request):
         if self.fail_with:
             return Response({"no": 1}, status=self.fail_with)
@@ -29,7 +31,7 @@ class Things(APIView):
 
 @pytest.fixture
 def things():
-    class Fresh(IdempotentCreateMixin, Things):
+    class Fresh(Things):
         made: list[object] = []
 
     return Fresh

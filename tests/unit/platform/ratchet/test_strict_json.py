@@ -14,6 +14,8 @@ from ratchet.strict_json import StrictJsonError, loads
         ('{"x\\u0000y": 1}', "NUL character"),
         ('["\\ud800"]', "half a surrogate pair"),
         ("1" * 400, "400 digits"),
+        ("[1e999]", "out of range"),
+        ("[" * 150 + "]" * 150, "more than 100 levels deep"),
         ("[" * 200_000, "nested too deeply"),
         ('{"a": 1', "delimiter at column"),
         (b'"\xff"', "not UTF-8 at byte 1"),

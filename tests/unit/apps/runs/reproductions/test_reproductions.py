@@ -42,7 +42,8 @@ def test_a_deterministic_episode_reproduces(plane, client_of):
     assert "bubblewrap" in body["isolation"]
     assert body["status_message"] == "The verdict is the same, pass with reward 1; all 2 tool outputs agree."
     assert episode.group.task.state == TaskState.READY
-    assert [row["id"] for row in client.get(f"/api/v1/episodes/{episode.pk}/reproductions/").json()] == [body["id"]]
+    listed = client.get(f"/api/v1/episodes/{episode.pk}/reproductions/").json()["results"]
+    assert [row["id"] for row in listed] == [body["id"]]
 
 
 def test_a_random_verifier_gets_its_task_marked_flaky_until_a_person_releases_it(plane, client_of):

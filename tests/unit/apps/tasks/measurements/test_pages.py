@@ -91,7 +91,7 @@ def test_starting_and_following_by_api(plane: Plane, engineer, viewer, client_of
     assert found.status_code == 200
     rate = found.json()["rates"]["false_pass"]
     assert rate["count"] == 2 and rate["clustered"]["low"] < rate["estimate"] < rate["wilson"]["high"]
-    assert [row["id"] for row in client_of(viewer).get(url).json()] == [started.json()["id"]]
+    assert [row["id"] for row in client_of(viewer).get(url).json()["results"]] == [started.json()["id"]]
     assert client_of(engineer).post(url, CHOICES, format="json").status_code == 200, "nothing new to measure"
 
 

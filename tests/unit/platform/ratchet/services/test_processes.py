@@ -41,7 +41,8 @@ def test_every_queue_has_exactly_one_kind_of_worker(machine_env: Env) -> None:
         words = render(spec, machine_env)
         served += words[words.index("-Q") + 1].split(",") if "-Q" in words else []
     known = {
-        getattr(queues, name) for name in ("CONTROL", "INGEST", "HEARTBEAT", "ROLLOUT", "VERIFY", "TRAIN", "FLEET")
+        getattr(queues, name)
+        for name in ("CONTROL", "INGEST", "HEARTBEAT", "ROLLOUT", "VERIFY", "TRAIN", "FLEET", "WEBHOOK")
     }
     assert sorted(served) == sorted(known)
 

@@ -1,0 +1,102 @@
+"""Tells live pages that a run has news. The message carries nothing: pages read what is new from the database."""
+
+import asyncio
+import logging
+import threading
+import uuid
+from uuid import UUID
+
+from asgiref.sync import async_to_sync
+from channels.layers import InMemoryChannelLayer, get_channel_layer
+from django.db import connection, transaction
+from redis.exceptions import RedisError
+
+from apps.runs.models import Run
+
+logger = logging.getLogger(__name__)
+
+EVENT = "run.changed"
+_PAUSE_SECONDS = 0.05  # many commits within it are one message
+
+
+def group_name(run_id: UUID | str) -> str:
+    """Channel group of everyone who watches the run."""
+    return f"run.{run_id}"
+
+
+def announce(run: Run) -> None:
+    """Tell watchers once this transaction is committed; several calls in one transaction are one message."""
+    waiting = {function for _, function, *_ in connection.run_on_commit if isinstance(function, _Announcement)}
+    announcement = _Announcement(run.pk)
+    if announcement not in waiting:
+        transaction.on_commit(announcement, robust=True)
+
+
+def announce_now(run_id: UUID | str) -> None:
+    """Tell watchers of what is committed. Never waits for them, and never fails for them."""
+    layer = get_channel_layer()
+    if layer is None:
+        return
+    if isinstance(layer, InMemoryChannelLayer):  # its watchers live in this very event loop
+        async_to_sync(layer.group_send)(group_name(run_id), _message(run_id))
+    else:
+        _voice.say(str(run_id))
+
+
+class _Announcement:
+    """A callback that knows what it announces, so that it can be found among those that wait for the commit."""
+
+    def __init__(self, run_id: UUID) -> None:
+        self.run_id = run_id
+
+    def __call__(self) -> None:
+        announce_now(self.run_id)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Announcement) and other.run_id == self.run_id
+
+    def __hash__(self) -> int:
+        return hash(self.run_id)
+
+
+class _Voice:
+    """One thread a process with an event loop, and so a connection, that stays: a commit never waits for Redis."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._changed = threading.Event()
+        self._runs: set[str] = set()
+        self._thread: threading.Thread | None = None
+
+    def say(self, run_id: str) -> None:
+        with self._lock:
+            self._runs.add(run_id)
+            if self._thread is None or not self._thread.is_alive():  # the first time, and after a fork
+                self._thread = threading.Thread(target=self._run, name="announcer", daemon=True)
+                self._thread.start()
+        self._changed.set()
+
+    def _run(self) -> None:
+        asyncio.run(self._speak())
+
+    async def _speak(self) -> None:
+        layer = get_channel_layer()
+        while True:
+            await asyncio.to_thread(self._changed.wait)
+            self._changed.clear()
+            with self._lock:
+                runs, self._runs = self._runs, set()
+            for run_id in runs:
+                try:
+                    await layer.group_send(group_name(run_id), _message(run_id))
+                except (OSError, RedisError):
+                    # Pages ask by themselves every few seconds; a run does not fail because nobody could be told.
+                    logger.warning("live pages of run %s could not be told: is REDIS_URL reachable?", run_id)
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def _message(run_id: UUID | str) -> dict[str, str]:
+    return {"type": EVENT, "run": str(run_id), "id": uuid.uuid4().hex}
+
+
+_voice = _Voice()

@@ -1,0 +1,5 @@
+"""`python -m ratchet_client` is the `ratchet` command."""
+
+from ratchet_client.commands.main import main
+
+main()

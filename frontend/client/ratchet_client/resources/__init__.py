@@ -1,0 +1,1 @@
+"""The nouns of the API, one file each."""

@@ -1,0 +1,96 @@
+"""The OpenAPI document: what serializers do not say of an endpoint (problems, idempotency, sparse fields)."""
+
+from typing import Any
+
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import OpenApiParameter
+
+from ratchet.endpoints import FIELDS, Endpoint
+from ratchet.idempotency import HEADER, MAX_KEY
+
+_FIELDS = OpenApiParameter(FIELDS, str, description="Only these fields, separated by commas.")
+_PROBLEM = {
+    "type": "object",
+    "description": "RFC 9457. Programs read `code`; `errors` names every wrong field.",
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "code": {"type": "string", "description": "Stable; listed in docs/guides/api.md."},
+        "detail": {"type": "string"},
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"path": {"type": "string"}, "message": {"type": "string"}},
+                "required": ["path", "message"],
+            },
+        },
+    },
+    "required": ["type", "title", "status", "code", "detail", "errors"],
+}
+_ANSWERS = {
+    "400": "The request cannot be used.",
+    "401": "No valid token or session came with it.",
+    "403": "The caller lacks the right.",
+    "404": "It does not exist, or the caller may not know of it.",
+    "406": "Only application/json is spoken.",
+    "409": "It does not fit the present state.",
+    "411": "The length of the body is not stated.",
+    "412": "It has changed since the caller looked.",
+    "413": "The body is too large.",
+    "415": "The body is of a type that is not taken.",
+    "422": "What was sent is well-formed and cannot be done.",
+    "428": "What the caller looked at must be named.",
+    "429": "Too many requests; Retry-After says when to ask again.",
+    "502": "What the object store holds cannot be read.",
+}
+_ALWAYS = ("400", "401", "403", "404", "406", "429")
+_WRITES = ("409", "413", "415", "422")
+_MATCHED = ("412", "428")
+
+
+class ApiSchema(AutoSchema):
+    """Adds what every endpoint takes."""
+
+    def get_override_parameters(self) -> list[Any]:
+        found: list[Any] = super().get_override_parameters()
+        reads = self.method == "GET" and isinstance(self.view, Endpoint) and not getattr(self.view, "streams", False)
+        return [*found, _FIELDS] if reads else found
+
+
+def complete(result: dict[str, Any], generator: Any, **_: Any) -> dict[str, Any]:
+    """A hook of drf-spectacular: problems and headers of every operation, and bodies without unknown fields."""
+    components = result.setdefault("components", {})
+    components.setdefault("schemas", {})["Problem"] = _PROBLEM
+    problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    components["responses"] = {
+        f"Problem{status}": {"description": words, "content": problem} for status, words in _ANSWERS.items()
+    }
+    for name, schema in components["schemas"].items():
+        if name.endswith("Request") and schema.get("type") == "object" and "properties" in schema:
+            schema["additionalProperties"] = False
+    for path in result["paths"].values():
+        for method, operation in path.items():
+            _complete(method, operation)
+    return result
+
+
+def _complete(method: str, operation: dict[str, Any]) -> None:
+    names = {parameter["name"] for parameter in operation.get("parameters", [])}
+    statuses = [*_ALWAYS]
+    if method != "get":
+        statuses += _WRITES
+    if "multipart/form-data" in operation.get("requestBody", {}).get("content", {}):
+        statuses.append("411")
+    if "If-Match" in names:
+        statuses += _MATCHED
+    if method == "get" and any(word in operation["operationId"] for word in ("episode", "report", "group", "tasks")):
+        statuses.append("502")
+    for status in statuses:
+        operation["responses"].setdefault(status, {"$ref": f"#/components/responses/Problem{status}"})
+    if method == "post" and not operation.pop("x-keeps-no-answer", False):
+        schema = {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "pattern": "^[!-~]+$"}
+        words = "The same key and body get the same answer, once; another body with it is refused."
+        header = {"name": HEADER, "in": "header", "required": False, "schema": schema, "description": words}
+        operation.setdefault("parameters", []).append(header)
