@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_workers.contracts.environment import EnvironmentContract, Limits
+from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.sandboxes import cgroups
 from gpu_workers.sandboxes.applied import memory_ceiling
 from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
@@ -152,8 +153,8 @@ async def limited(delegated):
     backend = BubblewrapBackend(host=delegated)
     sandbox = backend.create(EnvironmentContract(limits=LIMITS))
     await sandbox.start()
-    yield sandbox
     folder = sandbox._group.folder
+    yield sandbox
     await sandbox.close()
     assert not folder.exists(), "an empty group goes with its sandbox"
 
@@ -162,11 +163,15 @@ async def test_process_1_and_what_it_starts_are_in_a_group_of_their_own(limited)
     folder = limited._group.folder
     assert int((folder / "memory.max").read_text()) == memory_ceiling(limited.contract)
     assert (folder / "pids.max").read_text() == "20\n" and (folder / "memory.swap.max").read_text() == "0\n"
-    call = asyncio.create_task(limited.exec(["sleep", "1"]))
-    await asyncio.sleep(0.5)
-    pids = (folder / "cgroup.procs").read_text().split()
+    call = asyncio.create_task(limited.exec(["sleep", "10"]))
+    pids: list[str] = []
+    while len(pids) < 2 and not call.done():
+        await asyncio.sleep(0.05)
+        pids = (folder / "cgroup.procs").read_text().split()
     assert str(limited._channel.server_pid) in pids and len(pids) == 2
-    await call
+    await limited.close()
+    with pytest.raises(WorkerError, match="not running"):
+        await call
     assert "memory.max" in limited.record.applied["memory"] and "cgroup v2" in limited.record.isolation
 
 
