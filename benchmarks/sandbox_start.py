@@ -2,9 +2,9 @@
 
 All sides in one run, interleaved: a plain process (`true`), a plain Python process, the resident sandbox from nothing
 to the end of its first command, and, for the decision between one sandbox an episode and one a call, a fresh
-bubblewrap process a call over a folder of the host. At 1 and at 32 at once; then the first command of sandboxes that
-were started before (what a pool would give), what one more call costs and what an idle sandbox weighs. Where Docker or
-Podman runs SANDBOX_IMAGE: its own `run`, and our sandbox on it. Prints one JSON object.
+bubblewrap process a call over a folder of the host. At 1 and at 32 at once. Then an episode's first tool call after a
+turn of TURN_SECONDS, its sandbox started at the reset against at the call; what one more call costs and what an idle
+sandbox weighs. Where Docker or Podman runs SANDBOX_IMAGE: its own `run`, and our sandbox on it. Prints one JSON object.
 Run: `python benchmarks/sandbox_start.py [--rounds N]`.
 """
 
@@ -26,8 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import psutil
 
-from gpu_workers.contracts.seams import Sandbox, SandboxBackend, WorkerError
+from gpu_workers.contracts.seams import SandboxBackend, WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract, ToolSpec
+from gpu_workers.rollout.environment import ToolEnvironment
 from gpu_workers.sandboxes import command
 from gpu_workers.sandboxes.backends import load_choice, make_backend
 from gpu_workers.sandboxes.bubblewrap import SANDBOX_UID, BubblewrapBackend
@@ -37,6 +38,7 @@ from gpu_workers.sandboxes.seccomp import filter_program
 from gpu_workers.tools.toolbox import ToolBox
 
 AIM_MILLISECONDS = 15
+TURN_SECONDS = 1.5
 TOOL = ToolSpec(name="double", source="def call(arguments):\n    return str(2 * int(arguments['n']))")
 
 
@@ -133,22 +135,23 @@ async def idle_bytes(backend: BubblewrapBackend, count: int = 20) -> float:
     return total / count
 
 
-async def ready(backend: SandboxBackend, at_once: int, rounds: int) -> list[float]:
-    """Milliseconds to the end of the first command of sandboxes that were started before: what a pool would give."""
-    times: list[float] = []
+async def first_calls(backend: BubblewrapBackend, at_once: int, rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of each episode's first call, with and without a start at the reset, in turn."""
+    times: dict[str, list[float]] = {"warm": [], "cold": []}
+
+    async def episode(name: str) -> None:
+        environment = ToolEnvironment(backend, EnvironmentContract(), [ToolSpec(name="shell")], warm=name == "warm")
+        await environment.reset()
+        await asyncio.sleep(TURN_SECONDS)
+        started = time.perf_counter()
+        assert (await environment.step("shell", {"command": "true"})).ok
+        times[name].append((time.perf_counter() - started) * 1000)
+        await environment.close()
+
     for _ in range(rounds):
-        sandboxes = [backend.create(EnvironmentContract()) for _ in range(at_once)]
-        await asyncio.gather(*(sandbox.start() for sandbox in sandboxes))
-        await asyncio.sleep(0.2)
-        times += await asyncio.gather(*(first_command(sandbox) for sandbox in sandboxes))
-        await asyncio.gather(*(sandbox.close() for sandbox in sandboxes))
+        for name in times:
+            await asyncio.gather(*(episode(name) for _ in range(at_once)))
     return times
-
-
-async def first_command(sandbox: Sandbox) -> float:
-    started = time.perf_counter()
-    assert (await sandbox.exec(["true"])).exit_code == 0
-    return (time.perf_counter() - started) * 1000
 
 
 async def container_sides() -> dict[str, Callable[[], Awaitable[None]]]:
@@ -212,7 +215,9 @@ async def main() -> None:
     over = statistics.median(times["resident_start"][1]) - statistics.median(times["plain_python"][1])
     result |= await calls(backend, options.rounds)
     result["idle_mib"] = round(await idle_bytes(backend) / 2**20, 2)
-    result["ready"] = {n: summary(await ready(backend, n, rounds)) for n, rounds in ((1, 20), (32, 4))}
+    for at_once, rounds in ((1, 12), (32, 4)):
+        first = await first_calls(backend, at_once, rounds)
+        result[f"first_call_at_once_{at_once}"] = {name: summary(found) for name, found in first.items()}
     containers = await container_sides()
     result["containers"] = {
         f"{name}, {n} at once": summary(await timed(side, n, max(1, options.container_rounds // n)))

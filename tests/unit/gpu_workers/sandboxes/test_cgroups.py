@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from gpu_workers.contracts.environment import EnvironmentContract, Limits
+from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.sandboxes import cgroups
 from gpu_workers.sandboxes.applied import memory_ceiling
+from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
 from gpu_workers.sandboxes.cgroups import Delegated, SandboxGroup, find_delegated
+from gpu_workers.sandboxes.host import HostPolicy
 
 
 class Folder:
@@ -130,3 +133,83 @@ async def test_a_real_group_takes_a_process_and_kills_its_whole_tree(real_group)
     assert not any(Path("/proc", pid).exists() for pid in pids if int(pid) != os.getpid())
     real_group.remove()
     assert not real_group.folder.exists()
+
+
+@pytest.fixture
+async def delegated():
+    """A folder whose children get memory and pids: the one that SANDBOX_CGROUP names, else this process's own."""
+    setting = os.environ.get("SANDBOX_CGROUP")
+    if find_delegated(Path(setting) if setting else None) is None:
+        pytest.skip("no cgroup v2 folder with the controllers memory and pids is delegated to this user")
+    return HostPolicy(cgroup=Path(setting) if setting else None)
+
+
+MEMORY = 64 * 2**20
+LIMITS = Limits(memory_bytes=MEMORY, disk_bytes=8 * 2**20, num_processes=20, tool_timeout_seconds=20, cpu_seconds=15)
+
+
+@pytest.fixture
+async def limited(delegated):
+    backend = BubblewrapBackend(host=delegated)
+    sandbox = backend.create(EnvironmentContract(limits=LIMITS))
+    await sandbox.start()
+    folder = sandbox._group.folder
+    yield sandbox
+    await sandbox.close()
+    assert not folder.exists(), "an empty group goes with its sandbox"
+
+
+async def test_process_1_and_what_it_starts_are_in_a_group_of_their_own(limited):
+    folder = limited._group.folder
+    assert int((folder / "memory.max").read_text()) == memory_ceiling(limited.contract)
+    assert (folder / "pids.max").read_text() == "20\n" and (folder / "memory.swap.max").read_text() == "0\n"
+    call = asyncio.create_task(limited.exec(["sleep", "10"]))
+    pids: list[str] = []
+    while len(pids) < 2 and not call.done():
+        await asyncio.sleep(0.05)
+        pids = (folder / "cgroup.procs").read_text().split()
+    assert str(limited._channel.server_pid) in pids and len(pids) == 2
+    await limited.close()
+    with pytest.raises(WorkerError, match="not running"):
+        await call
+    assert "memory.max" in limited.record.applied["memory"] and "cgroup v2" in limited.record.isolation
+
+
+# Each process below every limit of a process, all at once, and gone before anybody looks: pages of shared memory that
+# no process's own count shows.
+BURST = """
+import mmap, os, time
+pids = []
+for _ in range(8):
+    pid = os.fork()
+    if pid == 0:
+        area = mmap.mmap(-1, 40 << 20)
+        for start in range(0, 40 << 20, 4096):
+            area[start] = 1
+        os._exit(0)
+    pids.append(pid)
+print(sum(os.waitpid(pid, 0)[1] == 0 for pid in pids), "of 8 were let")
+"""
+
+
+async def test_a_burst_of_memory_is_stopped_by_the_kernel_and_told(limited):
+    done = await limited.exec(["python3", "-c", BURST])
+    assert done.limit_hit == "memory" and "8 of 8" not in done.stdout, done
+    assert limited.record.limits_hit == ["memory"]
+    peak = limited._group.folder / "memory.peak"
+    if peak.exists():
+        assert int(peak.read_text()) <= memory_ceiling(limited.contract)
+    assert (await limited.exec(["echo", "alive"])).stdout == "alive\n", "process 1 is not what is killed"
+
+
+async def test_files_in_memory_count_too(limited):
+    fill = "for i in $(seq 9); do head -c 4000000 /dev/zero > /tmp/$i; done; ls /tmp | wc -l"
+    assert (await limited.exec(["sh", "-c", fill])).exit_code == 0
+    assert int((limited._group.folder / "memory.current").read_text()) < memory_ceiling(limited.contract)
+
+
+async def test_a_fork_bomb_is_refused_by_the_kernel(limited):
+    code = "import os, time\nfor _ in range(6):\n try: os.fork()\n except OSError: pass\ntime.sleep(1)"
+    await limited.exec(["python3", "-c", code])
+    assert limited._group.num_refused() > 0 or limited.record.limits_hit == ["processes"]
+    assert (await limited.exec(["echo", "alive"])).stdout == "alive\n"
