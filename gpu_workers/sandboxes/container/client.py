@@ -7,6 +7,7 @@ import asyncio
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,13 +29,18 @@ class Done:
 
 
 class Client:
-    """A running client; `errors` holds what it complains of."""
+    """A running client; `errors` holds what it complains of.
+
+    Not in the worker's folder: Podman's conmon leaves an empty file `oom` where it was started, with cgroup v1.
+    """
 
     def __init__(
         self, argv: Sequence[str], *, stdin: int, stdout: int, errors: int, pass_fds: Sequence[int] = ()
     ) -> None:
         self.errors = errors
-        self._process = subprocess.Popen(argv, stdin=stdin, stdout=stdout, stderr=errors, pass_fds=pass_fds)
+        self._process = subprocess.Popen(
+            argv, stdin=stdin, stdout=stdout, stderr=errors, pass_fds=pass_fds, cwd=tempfile.gettempdir()
+        )
         self._ended = os.pidfd_open(self._process.pid)
 
     async def wait(self, timeout: float) -> int | None:
