@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Count, Max, Q, QuerySet, Sum
@@ -58,7 +59,7 @@ def stale_tasks(run: Run, limit: int = 20) -> list[TaskDrops]:
 
 def long_tail(run: Run) -> LongTail[UUID]:
     """What the run's episodes cost in episode-seconds: the slowest groups, retries, cancelled ones; by task."""
-    rows = run.groups.order_by().values_list(
+    rows: Any = run.groups.order_by().values_list(
         "task_id", "size", "retry_seconds", "cancelled_seconds", "dispatch", "straggler", "propensity", "straggler_at",
         "finished_at",
     )  # fmt: skip
