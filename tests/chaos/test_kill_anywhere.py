@@ -84,15 +84,19 @@ def check_books(machine: Machine, engineer: Person, run_id: str, bound: int) -> 
         ).fetchall()
         members = _count(database, "SELECT count(*) FROM runs_group WHERE run_id = %s AND outcome = 'trained'", run_id)
         old = _count(database, f"SELECT count(*) FROM runs_group WHERE run_id = %s AND age > {bound}", run_id)
-        reports = _count(
-            database, "SELECT count(*) FROM (SELECT e.group_id FROM runs_episode e "
-            "JOIN runs_group g ON g.id = e.group_id WHERE g.run_id = %s GROUP BY 1, e.index HAVING count(*) > 1) twice", run_id)  # fmt: skip
+        twice = _count(database, _DOUBLED, run_id)
     assert len(batches) == STEPS and members == STEPS * GROUPS
-    assert old == reports == 0
+    assert old == twice == 0
     assert [version for version, *_ in folders] == list(range(1, STEPS + 1))
     for version, uri, batch_ids in folders:
         assert batch_ids == batches[:version]
         assert (machine.root / "objects" / uri / "manifest.json").is_file() or version < STEPS, uri
+
+
+_DOUBLED = (
+    "SELECT count(*) FROM (SELECT e.group_id FROM runs_episode e JOIN runs_group g ON g.id = e.group_id "
+    "WHERE g.run_id = %s GROUP BY 1, e.index HAVING count(*) > 1) twice"
+)
 
 
 def _count(database: "psycopg.Connection[Any]", sql: str, run_id: str) -> int:
