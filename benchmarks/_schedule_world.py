@@ -3,7 +3,6 @@ with an engine and a trainer that only take time. Nothing waits for a clock, so 
 
 import asyncio
 import hashlib
-import json
 import os
 import random
 import selectors
@@ -86,8 +85,7 @@ class Simulation:
         self.setting, self.model = setting, model
         self.store = ObjectStore(store_url)
         self.places = asyncio.Semaphore(setting.concurrent)
-        self.trained_seconds: list[float] = []  # of each batch's episodes
-        self.lengths: dict[str, float] = defaultdict(float)  # group -> seconds of its episodes
+        self.spent: dict[str, float] = defaultdict(float)  # group -> seconds of engine places
         self.batches: dict[str, deque[dict[str, Any]]] = defaultdict(deque)
         self.arrived = asyncio.Event()
         self.step_ends: list[float] = []
@@ -240,7 +238,6 @@ class Simulation:
             done.append(batch["batch_id"])
             self.train_busy.append((started, self.now))
             self.step_ends.append(self.now)
-            self.trained_seconds.append(sum(self.lengths[group["group_id"]] for group in batch["groups"]))
             key = f"runs/{job.run_id}/a{job.attempt}/v{version:06d}"
             digest = hashlib.sha256(key.encode()).hexdigest()
             step = StepReport(
@@ -283,7 +280,7 @@ class _Engine:
             simulation.running -= 1
             simulation.places.release()
             simulation.engine_busy.append((started, simulation.now))
-        simulation.lengths[request.request_id.split(".")[0]] += seconds
+            simulation.spent[request.request_id.split(".")[0]] += simulation.now - started
         passes = random.Random(f"reward/{request.sampling.seed}").random() < 0.5
         return GenerateResult([10 + passes, tiny.EOS_ID], [-1.0, -1.0], "stop", queue_seconds=started - queued)
 
@@ -468,16 +465,16 @@ async def _play(setting: Setting, place: SimpleNamespace) -> dict[str, Any]:
     simulation.control_seconds = 0.0
     simulation.spawn(simulation.watch())
     while run.state not in ("trained", "succeeded", "failed", "halted"):
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(10.0)
         simulation.control(jobs.tick)
         simulation.control(beat, run)
         run = simulation.control(_fresh, run)
     assert run.state == "trained", (run.state, run.status_message)
     for task in list(simulation.tasks):
         task.cancel()
-    counts = simulation.control(_count, run, setting.bound)
+    counts = simulation.control(_count, run, setting.bound, dict(simulation.spent))
     cpu = 1e3 * simulation.control_seconds / (counts["groups"] * GROUP_SIZE)
-    return summarise(setting, simulation) | counts | {
+    return summarise(setting, simulation, counts["wasted_share"]) | counts | {
         "control_cpu_ms_per_episode": round(cpu, 3), "wall_seconds": round(real_time.monotonic() - wall, 1),
     }  # fmt: skip
 
@@ -486,11 +483,14 @@ def _fresh(run: Any) -> Any:
     return type(run).objects.get(pk=run.pk)
 
 
-def _count(run: Any, bound: int) -> dict[str, Any]:
+def _count(run: Any, bound: int, spent: dict[str, float]) -> dict[str, Any]:
     trained = run.groups.filter(outcome="trained")
+    used = sum(spent.get(str(key), 0.0) for key in trained.values_list("id", flat=True))
+    wasted = sum(spent.get(str(key), 0.0) for key in run.groups.filter(outcome="stale").values_list("id", flat=True))
     return {
         "groups": run.groups.count(),
         "stale": run.groups.filter(outcome="stale").count(),
+        "wasted_share": round(wasted / (used + wasted), 4),  # of the engines' time, on groups that went stale
         "over_bound": trained.filter(age__gt=bound).count(),
         "ages": sorted(set(trained.values_list("age", flat=True))),
     }
@@ -506,9 +506,9 @@ def beat(run: Any) -> None:
     RunAttempt.objects.filter(run=run).exclude(state="ended").update(lease_expires_at=timezone.now() + 4 * LEASE)
 
 
-def summarise(setting: Setting, simulation: Simulation) -> dict[str, Any]:
-    """Time of a step over those after the pipeline has filled and before it drains, and what the busier side allows:
-    episodes that were trained on, on places that are never idle, or the trainer without a pause."""
+def summarise(setting: Setting, simulation: Simulation, wasted: float) -> dict[str, Any]:
+    """Time of a step once the pipeline has filled and before it drains, and the share of what the busier side allows if
+    it is never idle and nothing is generated in vain."""
     first, last = setting.bound + 2, setting.steps - setting.bound - 1
     if setting.bound == 0:
         first, last = 0, setting.steps
@@ -517,18 +517,12 @@ def summarise(setting: Setting, simulation: Simulation) -> dict[str, Any]:
     span = end - start
     busy = sum(max(0.0, min(stop, end) - max(begin, start)) for begin, stop in simulation.engine_busy)
     trained = sum(max(0.0, min(stop, end) - max(begin, start)) for begin, stop in simulation.train_busy)
-    work = sum(simulation.trained_seconds[first:last]) / setting.concurrent  # all places busy for so long
-    limit = max(work / (last - first), setting.train_seconds)
+    engine_busy, trainer_busy = busy / (span * setting.concurrent), trained / span
     return {
         **{name: getattr(setting, name) for name in ("distribution", "concurrent", "ratio", "bound", "steps")},
         "seconds_per_step": round(span / (last - first), 3),
         "whole_run_seconds": round(simulation.step_ends[-1], 1),
-        "engine_busy": round(busy / (span * setting.concurrent), 4),
-        "trainer_busy": round(trained / span, 4),
-        "limit_seconds_per_step": round(limit, 3),
-        "share_of_limit": round(limit * (last - first) / span, 4),
+        "engine_busy": round(engine_busy, 4),
+        "trainer_busy": round(trainer_busy, 4),
+        "share_of_limit": round(max(engine_busy * (1 - wasted), trainer_busy), 4),
     }
-
-
-def dump(value: Any) -> None:
-    print(json.dumps(value), flush=True)
