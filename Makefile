@@ -13,6 +13,10 @@ demo: install
 test: install-dev
 	@$(PY) -m pytest $(ARGS)
 
+# kill -9 at named places and at random, on every real process of a machine: about half an hour.
+test-chaos: install-dev
+	@CHAOS=1 $(PY) -m pytest tests/chaos $(ARGS)
+
 check: install-dev
 	@test ! -e platform/__init__.py || { echo 'error: platform/__init__.py shadows a module of Python: delete it' >&2; exit 1; }
 	$(PY) -m ruff check .

@@ -370,6 +370,15 @@ class FleetInstall(models.Model):
     finished_at = models.DateTimeField(null=True)
 
 
+class FleetLoad(models.Model):
+    """What each fleet worker last saw in its engines; back-pressure follows it."""
+
+    worker = models.CharField(max_length=200, primary_key=True)
+    running_requests = models.FloatField()
+    queued_requests = models.FloatField()
+    at = models.DateTimeField()
+
+
 class EventLevel(models.TextChoices):
     INFO = "info", "Info"
     WARNING = "warning", "Warning"

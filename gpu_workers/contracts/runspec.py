@@ -246,6 +246,8 @@ def _problems(spec: RunSpec) -> Iterator[tuple[str, str]]:
         yield "rollout.top_p", "must be 1 while training: truncation biases the importance ratio"
     if rollout.top_p > 1.0:
         yield "rollout.top_p", "must be at most 1"
+    if rollout.recovery_share and rollout.stragglers is Stragglers.WAIT:
+        yield "rollout.recovery_share", "draws nothing where every straggler is waited for: use abort or continue"
     yield from _advantage_problems(algorithm)
     if rollout.group_size < 2 and algorithm.advantage in GROUP_ADVANTAGES:
         yield "rollout.group_size", f"needs at least 2 episodes a group to form the advantage {algorithm.advantage}"

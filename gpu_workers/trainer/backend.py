@@ -14,7 +14,7 @@ from gpu_workers.contracts.seams import TrainGroup
 from gpu_workers.trainer import checkpoints
 from gpu_workers.trainer.batches import TrainBatch, assemble
 from gpu_workers.trainer.fsdp import FsdpBackend
-from gpu_workers.trainer.model_backend import PassSums
+from gpu_workers.trainer.model_backend import ModelBackend, PassSums
 from gpu_workers.trainer.objective import blame_gradient, name_episode, prepare
 from gpu_workers.trainer.optimisation import learning_rate
 from gpu_workers.trainer.packing import PackedRow, TokenSequence, pack
@@ -61,7 +61,7 @@ class PolicyTrainer:
         self.num_updates = 0
         self.num_skipped_updates = 0
         torch.manual_seed(spec.seed)
-        self.policy = FsdpBackend(spec, base.folder, world, dtype=dtype)
+        self.policy: ModelBackend = FsdpBackend(spec, base.folder, world, dtype=dtype)
 
     @property
     def adapter_name(self) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from gpu_workers.contracts.runspec import AlgorithmSpec, KlEstimator
 from gpu_workers.trainer.batches import TrainBatch
 from gpu_workers.trainer.credit import Credit, assign_credit
@@ -44,7 +46,8 @@ def prepare(
         frozen = replace(frozen, reference_S=scatter(rows, batch, reference))
     if kl_in_reward:
         assert frozen.old_S is not None and frozen.reference_S is not None
-        penalty_S = spec.kl_coefficient * (frozen.old_S - frozen.reference_S)
+        # A broken model's NaN is refused by the loss, which names the episode; the reward is not the place to stumble.
+        penalty_S = np.nan_to_num(spec.kl_coefficient * (frozen.old_S - frozen.reference_S))
     return Objective(spec, batch, assign_credit(spec, batch, penalty_S=penalty_S, value_S=frozen.value_S), frozen)
 
 

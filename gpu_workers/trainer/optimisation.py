@@ -93,7 +93,10 @@ class Optimiser:
             self._adam.state.pop(parameter, None)
             if num_updates:
                 state = {field: moments[f"adam.{field}.{name}"] for field in MOMENTS}
-                self._adam.state[parameter] = {"step": torch.tensor(float(num_updates)), **state}
+                self._adam.state[parameter] = {
+                    "step": torch.tensor(float(num_updates), device=parameter.device),
+                    **state,
+                }
 
 
 def _local(gradient: Tensor) -> Tensor:

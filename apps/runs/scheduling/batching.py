@@ -52,12 +52,12 @@ def plan_batches(
     max_staleness: int,
     running: Sequence[RunningGroup] = (),
     arm_of: Callable[[RunningGroup], Arm] = _abort,
-    trainer_supplied: Callable[[int], bool] = lambda index: False,
+    holding_is_free: Callable[[int], bool] = lambda index: False,
 ) -> Plan:
     """Form as many whole batches as there are groups for, oldest samples first, none older than the bound.
 
-    Where batch k would leave running groups behind, `arm_of` says whether it is held for them; and it is held at no
-    cost while `trainer_supplied(k)`: the trainer has work without it.
+    Where batch k would leave running groups behind, it is held for them while `holding_is_free(k)`: trainer or rollouts
+    have work without it. Then `arm_of` says for which of them it is held on.
     """
     plan = Plan()
     waiting = sorted(ready, key=lambda group: (group.min_version, group.number))
@@ -71,8 +71,8 @@ def plan_batches(
             break
         if index + 1 < num_steps:
             last_chance = [group for group in unfinished if index + 1 - group.version > max_staleness]
-            supplied = bool(last_chance) and trainer_supplied(index)
-            held_for = [group for group in last_chance if supplied or arm_of(group) is Arm.WAIT]
+            free = bool(last_chance) and holding_is_free(index)
+            held_for = [group for group in last_chance if free or arm_of(group) is Arm.WAIT]
             left = [group for group in last_chance if group not in held_for]
             plan.left_behind.extend(left)
             unfinished = [group for group in unfinished if group not in left]

@@ -8,13 +8,15 @@ LONG_WAIT = 0.25  # of the time a group takes: above it groups queue, and more o
 HEADROOM = 1.25  # over what is served while groups queue, so that no worker runs dry
 GROWTH = 2.0  # over what is served while none queue
 LEAST_SAMPLES = 8
+QUEUE = 0.5  # requests waiting in the engines, as a share of those running, that keep them busy between two looks
+STEP = 0.5  # more requests at once, as a share of those running, while none waits
 
 Claimant = TypeVar("Claimant", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class Served:
-    """A group that finished: seconds it waited for a worker and seconds it took; `finished` on any one clock."""
+    """A group that finished: seconds it waited for a worker and seconds it then took; `finished` on any one clock."""
 
     waited: float
     took: float
@@ -39,6 +41,24 @@ def measure_capacity(served: Sequence[Served], least: int) -> Capacity:
     if sum(s.waited for s in served) <= LONG_WAIT * took:
         return Capacity(max(least, round(GROWTH * concurrency)), saturated=False)
     return Capacity(max(1, round(HEADROOM * concurrency)), saturated=True)
+
+
+@dataclass(frozen=True)
+class EngineLoad:
+    """Requests of all engines at one moment."""
+
+    running: float
+    queued: float
+
+
+def engine_room(load: EngineLoad, sent_since: int, least: int) -> int:
+    """Episodes worth sending now, given those sent since the look at the engines.
+
+    Beyond a short queue an episode only waits, and grows old: sent later, a newer version would have sampled it.
+    """
+    if load.queued > 0:
+        return max(0, round(QUEUE * load.running - load.queued) - sent_since)
+    return max(0, max(least, round(STEP * load.running)) - sent_since)
 
 
 def fair_shares(capacity: int, demands: Mapping[Claimant, int]) -> dict[Claimant, int]:

@@ -13,6 +13,7 @@ from apps.runs import messaging, states
 from apps.runs.events import WARNING, record_event
 from apps.runs.models import Batch, BatchState, Group, GroupState, Outcome, Run, RunAttempt
 from apps.runs.scheduling.batching import PlannedBatch, ReadyGroup, plan_batches
+from apps.runs.services.dispatches import rollouts_supplied
 from apps.runs.services.groups import close_group
 from apps.runs.services.stragglers import Stragglers
 from gpu_workers.contracts.enums import GroupOutcome
@@ -43,7 +44,7 @@ def assemble(run: Run, spec: RunSpec, attempt: RunAttempt) -> list[Batch]:
         max_staleness=bound,
         running=stragglers.running(),
         arm_of=stragglers.arm_of,
-        trainer_supplied=lambda index: index - num_trained >= SUPPLIED,
+        holding_is_free=lambda index: index - num_trained >= SUPPLIED or rollouts_supplied(run),
     )
     for stale in plan.stale:
         _close_stale(run, rows[stale.id], bound)

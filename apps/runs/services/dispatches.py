@@ -3,9 +3,10 @@
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, Min, Q, QuerySet, Sum
+from django.utils import timezone
 
-from apps.runs.models import FleetInstall, Group, GroupState, InstallState, Run, RunState
+from apps.runs.models import FleetInstall, FleetLoad, Group, GroupState, InstallState, Run, RunState
 from apps.runs.scheduling import capacity
 from apps.runs.services import installs
 from apps.runs.services.groups import UNFINISHED_STATES, dispatch_group, due
@@ -14,6 +15,7 @@ from gpu_workers.contracts.runspec import RunSpec
 _USERS = (RunState.STARTING, RunState.RUNNING)
 LOOK_BACK = timedelta(minutes=10)  # at finished groups
 NUM_SERVED = 64
+LOAD_LASTS = timedelta(seconds=20)  # four looks at the engines
 FIRST_GROUPS = 8  # sent before anything is known of the fleet; two batches where those are more
 
 
@@ -38,18 +40,44 @@ def dispatch_pending(run: Run, spec: RunSpec, now: datetime) -> list[Group]:
 def _share(run: Run, spec: RunSpec, now: datetime) -> int:
     """Groups that this run may have with the workers at once."""
     least = max(FIRST_GROUPS, 2 * spec.rollout.prompts_per_batch)
-    fleet: QuerySet[Any] = Run.objects.filter(policy__base_model=run.policy.base_model_id, state__in=_USERS).values(
-        "pk"
-    )
-    found = capacity.measure_capacity(_served(fleet, now), least)
-    if not found.saturated:
-        return found.num_groups
-    demands = Group.objects.filter(run__in=fleet, state__in=UNFINISHED_STATES).values_list("run").order_by()
+    fleet = Run.objects.filter(policy__base_model=run.policy.base_model_id, state__in=_USERS)
+    workers = capacity.measure_capacity(_served(fleet, now), least)
+    bounds = [workers.num_groups] if workers.saturated else []
+    load = _load(now)
+    groups = Group.objects.filter(run__in=fleet)
+    if load["at"] is not None:
+        sent = groups.filter(dispatched_at__gt=load["at"]).aggregate(n=Sum("size", default=0))["n"]
+        seen = capacity.EngineLoad(load["running"], load["queued"])
+        size = spec.rollout.group_size
+        in_flight = groups.filter(state=GroupState.RUNNING).count()
+        bounds.append(in_flight + capacity.engine_room(seen, sent, least * size) // size)
+    if not bounds:
+        return workers.num_groups
+    demands = groups.filter(state__in=UNFINISHED_STATES).values_list("run").order_by()
     claims = dict(demands.annotate(n=Count("id", filter=~Q(not_before__gt=now))))
-    return capacity.fair_shares(found.num_groups, claims).get(run.pk, 0)
+    return capacity.fair_shares(min(bounds), claims).get(run.pk, 0)
 
 
-def _served(fleet: QuerySet[Any], now: datetime) -> list[capacity.Served]:
+def rollouts_supplied(run: Run) -> bool:
+    """Whether the fleet has more to do than it can take: groups wait to be sent, or requests in the engines."""
+    if run.groups.filter(state=GroupState.PENDING, not_before=None).exists():
+        return True
+    return bool(_load(timezone.now())["queued"])
+
+
+def _load(now: datetime) -> dict[str, Any]:
+    """Running and queued requests of all engines, and since when that holds; nulls where nobody looked lately."""
+    fresh = FleetLoad.objects.filter(at__gt=now - LOAD_LASTS)
+    return fresh.aggregate(running=Sum("running_requests"), queued=Sum("queued_requests"), at=Min("at"))
+
+
+def note_load(worker: str, running: float, queued: float, now: datetime) -> None:
+    """What a fleet worker saw in its engines."""
+    values = {"running_requests": running, "queued_requests": queued, "at": now}
+    FleetLoad.objects.update_or_create(worker=worker[:200], defaults=values)
+
+
+def _served(fleet: QuerySet[Run], now: datetime) -> list[capacity.Served]:
     """What the fleet finished last, whichever run it was for."""
     rows = Group.objects.filter(run__in=fleet, finished_at__gt=now - LOOK_BACK, started_at__isnull=False)
     newest = rows.order_by("-finished_at").values_list("dispatched_at", "started_at", "finished_at")[:NUM_SERVED]

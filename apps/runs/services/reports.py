@@ -8,11 +8,13 @@ from uuid import UUID
 
 import msgspec
 from django.db import IntegrityError, transaction
+from django.utils import timezone
 
 from apps.runs.models import FleetInstall, IngestedReport, Run
 from apps.runs.reproductions.services import apply_reproduction
 from apps.runs.services import installs
 from apps.runs.services.controls import lock_run
+from apps.runs.services.dispatches import note_load
 from apps.runs.services.group_reports import apply_group
 from apps.runs.services.lifecycle import advance_soon
 from apps.runs.services.trainer_reports import apply_failed, apply_finished, apply_started, apply_step
@@ -127,6 +129,9 @@ def _measured(report: Report) -> str:
 def _sample(report: Report) -> str:
     sample = msgspec.convert(report.body | {"metrics": read_values(report.body.get("metrics") or {})}, WorkerSample)
     run = _find_run(report)
+    if "running_requests" in sample.metrics and "queued_requests" in sample.metrics:
+        running, queued = sample.metrics["running_requests"], sample.metrics["queued_requests"]
+        note_load(report.worker, running, queued, timezone.now())
     worker_sampled.send(sender=Run, run=run, sample=sample)
     return ""
 

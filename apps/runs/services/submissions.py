@@ -11,6 +11,7 @@ from apps.accounts.permissions import Permission, require
 from apps.policies.models import Policy
 from apps.runs.events import record_event
 from apps.runs.models import Run
+from apps.runs.scheduling.admission import num_admissible
 from apps.runs.services.lifecycle import advance_soon, audit
 from apps.runs.signals import run_changed
 from apps.tasks.models import SplitName, Suite, SuiteState
@@ -19,6 +20,7 @@ from gpu_workers.contracts.enums import Split
 from gpu_workers.contracts.runspec import Algorithm, RunSpec, SpecError, Update, parse_run_spec, spec_hash
 from ratchet.problems import Problem
 
+MAX_OPEN_EPISODES = 50_000  # of one run; 10,000 were measured
 _MAX_LISTED = 20
 _MAX_NAME = 200
 
@@ -31,6 +33,7 @@ def submit_run(*, project: Project, spec: dict[str, Any], by: User | None, retry
     suite = _suite(project, parsed)
     policy = _policy(project, parsed)
     _check_context(parsed, policy)
+    _check_size(parsed)
     parsed = msgspec.structs.replace(parsed, suite=str(suite))  # the version is part of what the hash names
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)  # one numbering at a time
     number = (project.runs.aggregate(last=Max("number"))["last"] or 0) + 1
@@ -66,6 +69,25 @@ def _check_context(spec: RunSpec, policy: Policy) -> None:
             raise _invalid(
                 path, f"is {value}; {policy.base_model} has a context of {limit} tokens for prompt and answer"
             )
+
+
+def _check_size(spec: RunSpec) -> None:
+    """Refuse a batch with which more episodes would be open at once than the bound on them allows."""
+    rollout = spec.rollout
+    if spec.algorithm.kind is Algorithm.SFT:
+        return
+    groups = num_admissible(rollout.prompts_per_batch, rollout.max_staleness, rollout.over_sampling)
+    episodes = groups * rollout.group_size
+    if episodes > MAX_OPEN_EPISODES:
+        per_group = (rollout.max_staleness + 1 + rollout.over_sampling) * rollout.group_size
+        fits = int(MAX_OPEN_EPISODES / per_group)
+        remedy = f"at most {fits} fit" if fits else "lower max_staleness or group_size too"
+        raise _invalid(
+            "rollout.prompts_per_batch",
+            f"is {rollout.prompts_per_batch}; with group_size {rollout.group_size}, max_staleness "
+            f"{rollout.max_staleness} and over_sampling {rollout.over_sampling:g} it opens {episodes:,} episodes at "
+            f"once, and the bound is {MAX_OPEN_EPISODES:,}: {remedy}",
+        )
 
 
 def _parse(spec: Any) -> RunSpec:

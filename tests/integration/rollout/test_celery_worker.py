@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from celery import Celery
 
+from apps.runs import messaging
 from gpu_workers import jobs
 from gpu_workers.celery import make_app
 from gpu_workers.contracts import queues
@@ -20,6 +21,7 @@ from gpu_workers.contracts.enums import Purpose, VerifierKind
 from gpu_workers.contracts.groups import jsonable
 from gpu_workers.contracts.messages import (
     FleetJob,
+    GroupSignal,
     PolicyRef,
     Report,
     RolloutJob,
@@ -134,3 +136,25 @@ def test_every_kind_of_job_is_answered(app: Celery, home: Path) -> None:
     failed = next_report(app, home)
     assert (failed.kind, failed.run_id, failed.token) == ("trainer_failed", "r", 5)
     assert (home / "logs" / "trainer-r.1.log").exists()
+
+
+def test_a_group_given_up_by_broadcast_is_dropped_when_its_message_comes(
+    app: Celery, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = TaskBundle(
+        key="t", prompt=[Message(role="user", content="2+2?")], verifier=VerifierSpec(kind=VerifierKind.NUMBER)
+    )
+    key = ObjectStore(f"file://{home / 'objects'}").put(msgspec.json.encode(task))
+    monkeypatch.setattr(messaging, "app", app)  # the control plane's own, on the worker's broker
+    for _ in range(50):  # until the worker listens to remote control
+        if app.control.ping(timeout=0.5):
+            break
+    messaging.signal_groups(GroupSignal(group_ids=["given-up"], reason="left behind"))
+    assert app.control.broadcast(queues.SIGNAL_GROUPS, arguments={"signal": {"group_ids": []}}, reply=True, timeout=5)
+    for group_id in ("given-up", "wanted"):
+        job = RolloutJob(
+            group_id=group_id, attempt=1, purpose=Purpose.TRAIN, task=key, group_size=2,
+            policy=PolicyRef(), sampling=Sampling(), deadline=time.time() + 30,
+        )  # fmt: skip
+        send(app, queues.JOB_ROLLOUT, queues.ROLLOUT, job)
+    assert next_report(app, home).body["group_id"] == "wanted"

@@ -58,6 +58,18 @@ def test_the_same_key_makes_one_run(world, plane):
         ({"policy": "nobody"}, "policy", "known are base"),
         ({"suite": "nothing"}, "suite", "suites: sums"),
         ({"steps": 0}, "steps", ">= 1"),
+        (
+            {"rollout__prompts_per_batch": 4096, "rollout__group_size": 64, "rollout__max_staleness": 4},
+            "rollout.prompts_per_batch",
+            "opens 1,310,720 episodes at once, and the bound is 50,000: at most 156 fit",
+        ),
+        (
+            {"rollout__stragglers": "wait", "rollout__recovery_share": 0.1},
+            "rollout.recovery_share",
+            "use abort or continue",
+        ),
+        ({"rollout__stragglers": "hope"}, "rollout.stragglers", "Invalid enum value 'hope'"),
+        ({"health__max_grad_norm": -1}, "health.max_grad_norm", ">= 0"),
     ],
 )
 def test_a_wrong_spec_is_refused_by_its_path(world, plane, change, path, words):

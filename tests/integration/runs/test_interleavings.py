@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 from apps.runs import selectors, services
 from apps.runs.models import Batch, BatchState, Checkpoint, Group, GroupState, RunAttempt, RunState
 from apps.runs.services import installs
+from apps.runs.states import IllegalTransition
 from tests.support.plane import ScriptedPlane
 from tests.support.scripted import commit
 from tests.support.worlds import make_world, run_spec
@@ -205,7 +206,7 @@ def test_no_interleaving_breaks_the_bound_or_the_ledger(db, caplog):
     ("broken", "value", "found"),
     [
         ("apps.runs.scheduling.batching.is_stale", lambda *_: False, AssertionError),
-        ("apps.runs.services.groups.UNFINISHED_STATES", (*GroupState,), IntegrityError),
+        ("apps.runs.services.groups.UNFINISHED_STATES", (*GroupState,), (IntegrityError, IllegalTransition)),
     ],
 )
 def test_the_search_finds_a_broken_rule(db, caplog, monkeypatch, broken, value, found):

@@ -2,6 +2,9 @@
 
 from datetime import timedelta
 
+import pytest
+from rest_framework.test import APIClient
+
 from apps.runs import messaging, selectors
 from apps.runs.models import Batch, Group, GroupState, Run, RunState
 from gpu_workers.contracts.messages import RolloutJob
@@ -179,3 +182,25 @@ def report_slow(plane, *, waited, run_id=""):
     plane.ingest(report)
     while plane.advances:
         plane._advance()
+
+
+def test_the_long_tail_is_told_by_task(world, make_plane):
+    plane = make_plane(seed=1)
+    run = plane.submit(world, run_spec(steps=5))
+    held = hold_one(plane, run)
+    trained(plane, run)
+    client = APIClient()
+    client.force_authenticate(world.users["viewer"])
+    body = client.get(f"/api/v1/runs/{run.id}/long-tail/").json()
+    assert body["num_groups"] == Group.objects.filter(run=run).count()
+    left = Group.objects.get(pk=held.group_id)
+    cost = next(cost for cost in body["tasks"] if cost["task_id"] == str(left.task_id))
+    assert (cost["key"], cost["num_cancelled"]) == (left.task.key, 1)
+    assert cost["cancelled_seconds"] == pytest.approx(left.cancelled_seconds)
+    assert body["total_seconds"] == pytest.approx(
+        body["retry_seconds"] + body["cancelled_seconds"] + sum(cost["seconds"] for cost in body["tasks"])
+    )
+    assert 0 < body["slowest_seconds"] < body["total_seconds"]
+    stranger = APIClient()
+    stranger.force_authenticate(make_world(slug="elsewhere").users["admin"])
+    assert stranger.get(f"/api/v1/runs/{run.id}/long-tail/").status_code == 404

@@ -7,12 +7,14 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from gpu_workers.contracts.runspec import RunSpec
 from gpu_workers.models import tiny
 from gpu_workers.models.folder import read_description
 from gpu_workers.trainer.backend import BaseModel, PolicyTrainer
+from gpu_workers.trainer.packing import TokenSequence
 from gpu_workers.trainer.world import join_world, leave_world
 from tests.unit.gpu_workers.trainer.synthetic import make_groups, make_spec
 
@@ -26,6 +28,7 @@ CASES: dict[str, dict[str, object]] = {
         "trainer": FULL | {"activation_checkpointing": True},
         "algorithm": {"kind": "ppo", "num_updates_per_batch": 2, "entropy_coefficient": 0.01},
     },
+    "sft": {"trainer": FULL, "algorithm": {"kind": "sft"}},
     "bfloat16-lora": {"trainer": {"compute_dtype": "bfloat16"}},
     "bfloat16-full": {"trainer": FULL | {"compute_dtype": "bfloat16"}},
 }
@@ -48,7 +51,7 @@ def main(home: Path, output: Path, case: str, checkpoint: Path | None = None) ->
     if checkpoint is None:
         trainer = make()
         # Three prompts over two ranks: rows of unequal numbers of tokens.
-        steps.append(trainer.step("b0", make_groups(0))[0])
+        steps.append(take_step(trainer, case, 0))
         mine = output / f"rank-{world.rank}"  # a folder of its own, as on hosts that share none
         trainer.save(mine)
         world.broadcast("written")
@@ -60,11 +63,28 @@ def main(home: Path, output: Path, case: str, checkpoint: Path | None = None) ->
     trainer = make()
     trainer.load(checkpoint)
     # One row for two ranks: the second has nothing to do but keep step.
-    steps.append(trainer.step("b1", make_groups(1, num_groups=1, size=2))[0])
+    steps.append(take_step(trainer, case, 1))
     trainer.save(output / "two")
     if world.is_main:
         (output / "steps.json").write_text(json.dumps(steps))
     leave_world(world)
+
+
+def take_step(trainer: PolicyTrainer, case: str, number: int) -> dict[str, float]:
+    if case == "sft":
+        return trainer.step_supervised(f"b{number}", examples(number))
+    return trainer.step(f"b{number}", make_groups(number) if number == 0 else make_groups(1, num_groups=1, size=2))[0]
+
+
+def examples(number: int) -> list[TokenSequence]:
+    """At first four of unequal length; then two, of which the longer has no token in the loss: one rank all masked."""
+    lengths = (5, 18, 33, 38) if number == 0 else (20, 38)
+    made = []
+    for length in lengths:
+        tokens = (np.arange(length, dtype=np.int32) + length) % 50 + 4 + number  # no common prefix
+        mask = np.array([0, 0] + [1] * (length - 2), dtype=np.uint8)
+        made.append(TokenSequence(tokens, mask * (number == 0 or length < 38)))
+    return made
 
 
 def merge(output: Path, rank: int) -> None:

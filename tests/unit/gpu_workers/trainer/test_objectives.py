@@ -155,6 +155,17 @@ def test_a_nan_that_appears_in_the_gradient_only_is_traced_to_its_episode(base: 
     assert (trainer.version, trainer.num_updates, trainer.num_skipped_updates) == (1, 0, 1)
 
 
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_a_broken_model_is_refused_by_every_objective_naming_episodes(base: BaseModel, name: str):
+    trainer = PolicyTrainer(make_spec(algorithm=ALGORITHMS[name] | {"num_updates_per_batch": 2}), base)
+    trainer.policy.model.norm.data[0] = float("nan")
+    before = {key: value.detach().clone() for key, value in trainer.policy.parameters.items()}
+    metrics, skipped = trainer.step("b", make_groups(0))
+    assert metrics["train/skipped_updates"] == 2.0
+    assert skipped and all("of episode" in reason and "NaN" in reason for reason in skipped.values())
+    assert all(torch.equal(value, before[key]) for key, value in trainer.policy.parameters.items())
+
+
 def test_an_infinite_reward_or_a_nan_logprob_never_reaches_the_loss(base: BaseModel):
     rng = np.random.default_rng(0)
     good = [make_episode(rng, [5], [6, 7], float(i % 2)) for i in range(3)]

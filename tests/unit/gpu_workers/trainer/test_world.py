@@ -73,7 +73,7 @@ def test_two_ranks_train_like_one(home: Path, folders: Callable[[str], Path], ca
     tolerance = TOLERANCE["bfloat16" if case.startswith("bfloat16") else "float32"]
     left, right = (json.loads((folder / "steps.json").read_text()) for folder in (one, two))
     for step_left, step_right in zip(left, right, strict=True):
-        for name in COMPARED:
+        for name in (key for key in COMPARED if f"train/{key}" in step_left):
             assert step_right[f"train/{name}"] == pytest.approx(step_left[f"train/{name}"], **tolerance), name
     # Adam turns rounding of tiny gradients into whole steps, so weights are compared loosely and moments tightly.
     for version in ("one", "two"):

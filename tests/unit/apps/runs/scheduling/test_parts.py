@@ -194,7 +194,7 @@ def test_a_batch_is_held_for_those_that_are_waited_for_and_the_others_go_at_once
     assert [g.number for g in made.left_behind] == [4]
 
 
-def test_while_the_trainer_has_work_nothing_is_decided():
+def test_while_there_is_other_work_nothing_is_decided():
     def decide(_):
         raise AssertionError("there is no need to decide")
 
@@ -203,7 +203,7 @@ def test_while_the_trainer_has_work_nothing_is_decided():
         running=[running(3, 0)],
         next_index=1,
         arm_of=decide,
-        trainer_supplied=lambda _: True,
+        holding_is_free=lambda _: True,
     )
     assert (made.batches, made.left_behind) == ([], [])
     assert [g.number for g in made.held_for] == [3]
@@ -256,6 +256,14 @@ def test_capacity_is_what_the_fleet_really_runs_at_once():
     assert (free.num_groups, free.saturated) == (8, False)  # four at once; nothing waits, so more may be tried
     full = capacity.measure_capacity(served(60.0, 10.0, 10), 64)
     assert (full.num_groups, full.saturated) == (5, True)
+
+
+def test_episodes_are_sent_until_a_short_queue_stands_before_the_engines():
+    assert capacity.engine_room(capacity.EngineLoad(running=64, queued=8), sent_since=0, least=16) == 24
+    assert capacity.engine_room(capacity.EngineLoad(running=64, queued=8), sent_since=16, least=16) == 8
+    assert capacity.engine_room(capacity.EngineLoad(running=64, queued=40), sent_since=0, least=16) == 0
+    assert capacity.engine_room(capacity.EngineLoad(running=64, queued=0), sent_since=8, least=16) == 24
+    assert capacity.engine_room(capacity.EngineLoad(running=0, queued=0), sent_since=8, least=16) == 8
 
 
 @given(st.dictionaries(st.integers(0, 9), st.integers(0, 50), min_size=1), st.integers(0, 200))
