@@ -3,7 +3,7 @@ PY := .venv/bin/python
 export PYTHONPATH := platform:.
 export PYTHON TORCH_INDEX
 MAKEFLAGS += --no-print-directory
-.PHONY: demo test check bench dev clean install install-dev environments test-environments test-recovery client-types
+.PHONY: demo test test-schema check bench dev clean install install-dev environments test-environments test-recovery client-types
 
 # The whole loop on real tasks. EXIT=1 ends when the last decision is ready; DEMO='--flag …' goes to the demo.
 demo: install
@@ -33,6 +33,10 @@ environments: install
 test-environments: install-dev environments
 	@RATCHET_ENVIRONMENTS_DIR="$(abspath $(ENVIRONMENTS_DIR))" $(PY) -m pytest tests/environments \
 		tests/unit/apps/tasks/suites/test_reasoning_gym.py $(ARGS)
+
+# The API against its own OpenAPI document, with many examples an operation.
+test-schema: install-dev
+	@SCHEMA_EXAMPLES=$(or $(EXAMPLES),25) $(PY) -m pytest tests/api/test_schemathesis.py $(ARGS)
 
 # One file per performance claim; BENCH=name runs one.
 bench: install-dev

@@ -190,6 +190,11 @@ def _check_query(view: APIView, request: Request) -> None:
         if name not in declared.query
     ]
     errors += [
+        {"path": name, "message": "is empty: leave it out, or name a value"}
+        for name, values in request.query_params.lists()
+        if name in declared.query and "" in values
+    ]
+    errors += [
         {"path": name, "message": "is given more than once"}
         for name, values in request.query_params.lists()
         if len(values) > 1 and name in declared.query - declared.repeated

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from ratchet.problems import CONTENT_TYPE, Problem
 
 HEADER = "Idempotency-Key"
 MAX_KEY = 200
+_KEY = re.compile(rf"[!-~]{{1,{MAX_KEY}}}")
 _ABANDONED = timedelta(minutes=10)
 
 
@@ -28,11 +30,12 @@ def idempotent(request: Request, answer: Callable[[], Response]) -> Response:
     """
     from apps.accounts.models import IdempotencyKey, User
 
-    key, user = request.headers.get(HEADER, ""), request.user
-    if not key or not isinstance(user, User) or getattr(request, "idempotency_key", None) == key:
+    key, user = request.headers.get(HEADER), request.user
+    if key is None or not isinstance(user, User) or getattr(request, "idempotency_key", None) == key:
         return answer()
-    if len(key) > MAX_KEY:
-        raise Problem("idempotency_key_invalid", 400, f"{HEADER} is longer than {MAX_KEY} characters.")
+    if not _KEY.fullmatch(key):
+        words = f"{HEADER} must be 1 to {MAX_KEY} visible ASCII characters without blanks."
+        raise Problem("idempotency_key_invalid", 400, words)
     body_hash = _body_hash(request)
     try:
         with transaction.atomic():

@@ -145,6 +145,7 @@ DOORS: dict[tuple[str, str], Door | tuple[Door, ...]] = {
     ("api-webhook-deliveries", "GET"): Door(P.WEBHOOK_MANAGE, pk("webhook"), closed=(404,)),
     ("api-webhook-delivery", "GET"): Door(P.WEBHOOK_MANAGE, pk("delivery"), closed=(404,)),
     ("api-webhook-redeliver", "POST"): Door(P.WEBHOOK_MANAGE, pk("delivery"), ok=(202,), closed=(404,)),
+    ("api-retention", "GET"): Door(Who.SUPERUSER),
     # suites and tasks
     ("api-suites", "GET"): Door(P.SUITE_READ, shows=row("suite")),
     ("api-suites", "POST"): Door(P.SUITE_CREATE, body=in_project(header=HEADER, tasks=TASKS), ok=(202,)),

@@ -15,9 +15,8 @@ from apps.tasks.measurements import selectors
 from apps.tasks.measurements.models import MeasurementState, VerifierMeasurement
 from apps.tasks.measurements.services import request_measurement
 from apps.tasks.selectors import find_suite
-from ratchet.bodies import read_body
+from ratchet.bodies import number, read_body
 from ratchet.endpoints import Endpoint, ListEndpoint
-from ratchet.problems import Problem
 
 _MAX_ROWS = 200
 
@@ -72,7 +71,7 @@ class MeasurementCandidates(Endpoint):
         measurement = selectors.find_measurement(request.user, pk)
         found = selectors.list_candidates(
             caller(request), measurement, request.query_params.get("selection", "false_pass"),
-            offset=_number(request, "offset", 0), limit=_number(request, "limit", 50),
+            offset=number(request, "offset", 0), limit=number(request, "limit", 50, 1, _MAX_ROWS),
         )  # fmt: skip
         return Response(serializers.CandidateListSerializer(found).data)
 
@@ -102,11 +101,3 @@ def _answer(measurement: VerifierMeasurement) -> Response:
     }
     headers = {"Location": f"/api/v1/verifier-measurements/{measurement.pk}/"}
     return Response(data, status=202 if running else 200, headers=headers)
-
-
-def _number(request: Request, name: str, default: int) -> int:
-    text = request.query_params.get(name, str(default))
-    if not text.isdecimal() or (name == "limit" and not 1 <= int(text) <= _MAX_ROWS):
-        message = f"must be a whole number{f' from 1 to {_MAX_ROWS}' if name == 'limit' else ''}"
-        raise Problem("invalid", 400, "The list cannot be shown.", [{"path": name, "message": message}])
-    return int(text)

@@ -19,9 +19,10 @@ from apps.tasks.services import note_heldout_look
 from gpu_workers.contracts.messages import Sampling
 from ratchet.bodies import read_body
 from ratchet.endpoints import Endpoint, ListEndpoint
+from ratchet.filters import FilterSet
 
 
-class EvaluationFilter(django_filters.FilterSet):
+class EvaluationFilter(FilterSet):
     project = django_filters.CharFilter(field_name="project__slug")
     suite = django_filters.CharFilter(field_name="suite__slug")
     split = django_filters.ChoiceFilter(choices=SplitName.choices)
@@ -36,6 +37,7 @@ class EvaluationList(ListEndpoint[Evaluation]):
     serializer_class = serializers.EvaluationSerializer
     queryset = Evaluation.objects.none()
     filterset_class = EvaluationFilter
+    ordering_fields = {"created_at": "id"}
 
     def get_queryset(self) -> QuerySet[Evaluation]:
         return selectors.visible_evaluations(self.request.user)
@@ -91,7 +93,7 @@ class EvaluationCancel(Endpoint):
         return Response(serializers.EvaluationSerializer(selectors.find_evaluation(request.user, pk)).data)
 
 
-class GatePolicyFilter(django_filters.FilterSet):
+class GatePolicyFilter(FilterSet):
     project = django_filters.CharFilter(field_name="project__slug")
 
     class Meta:

@@ -15,6 +15,7 @@ from apps.policies.api import serializers
 from apps.policies.models import BaseModel, Channel, Policy
 from ratchet.bodies import read_body
 from ratchet.endpoints import Endpoint, ListEndpoint
+from ratchet.filters import FilterSet
 from ratchet.problems import Problem
 
 _IF_MATCH = OpenApiParameter(
@@ -30,7 +31,7 @@ class BaseModelList(ListEndpoint[BaseModel]):
         return selectors.base_models()
 
 
-class PolicyFilter(django_filters.FilterSet):
+class PolicyFilter(FilterSet):
     project = django_filters.CharFilter(field_name="project__slug")
     base_model = django_filters.CharFilter(field_name="base_model__slug")
 
@@ -43,6 +44,7 @@ class PolicyList(ListEndpoint[Policy]):
     serializer_class = serializers.PolicySerializer
     queryset = Policy.objects.none()
     filterset_class = PolicyFilter
+    ordering_fields = {"created_at": "id", "slug": "slug"}
 
     def get_queryset(self) -> QuerySet[Policy]:
         return selectors.visible_policies(self.request.user)
@@ -73,7 +75,7 @@ class PolicyDetail(Endpoint):
         return Response({**data, **relatives})
 
 
-class ChannelFilter(django_filters.FilterSet):
+class ChannelFilter(FilterSet):
     project = django_filters.CharFilter(field_name="project__slug")
 
     class Meta:

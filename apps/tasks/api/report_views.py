@@ -21,7 +21,7 @@ from apps.tasks.reports.models import ReportState, SuiteReport
 from apps.tasks.reports.services import request_report
 from apps.tasks.selectors import find_suite, find_task, is_protected
 from apps.tasks.services import note_heldout_look
-from ratchet.bodies import read_body
+from ratchet.bodies import number, read_body
 from ratchet.endpoints import Endpoint
 from ratchet.problems import Problem
 
@@ -65,7 +65,7 @@ class ReportFinding(Endpoint):
         found = selectors.find_finding(selectors.load_body(report), finding)
         listed = selectors.list_finding(
             caller(request), report, found,
-            offset=_number(request, "offset", 0), limit=_number(request, "limit", 50),
+            offset=number(request, "offset", 0), limit=number(request, "limit", 50, 1, _MAX_ROWS),
             split=request.query_params.get("split", ""),
         )  # fmt: skip
         return Response(FindingListSerializer(listed).data)
@@ -105,11 +105,3 @@ def _summary(report: SuiteReport) -> dict[str, Any]:
         finding["url"] = f"/api/v1/suites/{report.suite_id}/report/{finding['name']}/"
         finding["num_rows"] = len(finding.pop("rows"))
     return summary
-
-
-def _number(request: Request, name: str, default: int) -> int:
-    text = request.query_params.get(name, str(default))
-    if not text.isdecimal() or (name == "limit" and not 1 <= int(text) <= _MAX_ROWS):
-        message = f"must be a whole number{f' from 1 to {_MAX_ROWS}' if name == 'limit' else ''}"
-        raise Problem("invalid", 400, "The list cannot be shown.", [{"path": name, "message": message}])
-    return int(text)

@@ -21,12 +21,13 @@ from apps.tasks.sources import import_harbor, import_source, suite_problem
 from apps.tasks.suites.errors import SuiteError
 from ratchet.bodies import read_body
 from ratchet.endpoints import Endpoint, ListEndpoint
+from ratchet.filters import FilterSet
 from ratchet.pagination import CursorPagination
 from ratchet.problems import Problem
 from ratchet.strict_json import StrictJsonError, loads
 
 
-class SuiteFilter(django_filters.FilterSet):
+class SuiteFilter(FilterSet):
     project = django_filters.CharFilter(field_name="project__slug")
 
     class Meta:
@@ -38,6 +39,7 @@ class SuiteList(ListEndpoint[Suite]):
     serializer_class = serializers.SuiteSerializer
     queryset = Suite.objects.none()
     filterset_class = SuiteFilter
+    ordering_fields = {"created_at": "id", "slug": "slug"}
     parser_classes = [SuiteJSONParser, MultiPartParser]
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -112,7 +114,7 @@ class SuiteRecheck(Endpoint):
         return _accepted(request, services.recheck_suite(suite=suite, by=caller(request)))
 
 
-class TaskFilter(django_filters.FilterSet):
+class TaskFilter(FilterSet):
     tag = django_filters.CharFilter(field_name="tags", lookup_expr="contains", method="with_tag")
 
     class Meta:
