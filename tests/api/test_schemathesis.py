@@ -1,6 +1,6 @@
 """The whole API against its own OpenAPI document, as each role: no 5xx, no answer that the document does not know.
 
-A few examples an operation by default; `make test-schema` asks for many (SCHEMA_EXAMPLES).
+One example an operation, as admin, by default; `make test-schema` asks for many as each role (SCHEMA_EXAMPLES).
 """
 
 import os
@@ -25,7 +25,8 @@ from tests.api.doors import DOORS
 from tests.api.worlds import Plant
 
 pytestmark = pytest.mark.django_db
-EXAMPLES = int(os.environ.get("SCHEMA_EXAMPLES", "1"))
+EXAMPLES = int(os.environ.get("SCHEMA_EXAMPLES", "0"))
+ROLES = Role.values if EXAMPLES else [Role.ADMIN]  # who may do most gets furthest
 # A body may fit the document and still not the state of the world or the rules between its fields; what may be said
 # then is documented, and that it is said is tested elsewhere.
 _MAY_REFUSE = ["2xx", "400", "401", "403", "404", "409", "412", "422", "428"]
@@ -64,13 +65,13 @@ def real_path(operation: Any, plant: Plant) -> dict[str, str]:
     return {name: str(kwargs["pk" if name == "id" else name]) for name in names}
 
 
-@pytest.mark.parametrize("role", Role.values)
+@pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
 def test_answers_are_as_documented(plants: tuple[Plant, Plant], tokens: dict[str, str], operation: Any, role: str):
     headers = {"Authorization": f"Bearer {tokens[role]}"}
     fixed = real_path(operation, plants[0])
     bounded = settings(
-        max_examples=EXAMPLES, deadline=None, database=None, derandomize=True, phases=[Phase.generate],
+        max_examples=EXAMPLES or 1, deadline=None, database=None, derandomize=True, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
 
