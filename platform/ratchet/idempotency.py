@@ -24,9 +24,9 @@ _ABANDONED = timedelta(minutes=10)
 def idempotent(request: Request, answer: Callable[[], Response]) -> Response:
     """Answer a request once per key of its user; without the header nothing changes.
 
-    Same key and body: the stored answer, with `Idempotent-Replay: true`. Other body, path or reach of the token: Problem 422.
-    Still being answered: 409. What was made and the answer to it are committed together, so a process that is killed
-    leaves neither; a refusal, a crash or an answer of 5xx frees the key for another try.
+    Same key and body: the stored answer, with `Idempotent-Replay: true`. Other body, path or reach of the token:
+    Problem 422. Still being answered: 409. What was made and the answer to it are committed together, so a process
+    that is killed leaves neither; a refusal, a crash or an answer of 5xx frees the key for another try.
     """
     from apps.accounts.models import IdempotencyKey, User
 

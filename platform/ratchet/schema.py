@@ -6,10 +6,12 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 
-from ratchet.endpoints import FIELDS, Endpoint
+from ratchet.endpoints import AS, FIELDS, Endpoint, ListEndpoint
 from ratchet.idempotency import HEADER, MAX_KEY
+from ratchet.streaming import JSON_LINES
 
 _FIELDS = OpenApiParameter(FIELDS, str, description="Only these fields, separated by commas.")
+_AS = OpenApiParameter(AS, str, enum=["jsonl"], description="Every row that matches, as JSON lines, streamed.")
 _PROBLEM = {
     "type": "object",
     "description": "RFC 9457. Programs read `code`; `errors` names every wrong field.",
@@ -63,6 +65,8 @@ class ApiSchema(AutoSchema):
 
     def get_override_parameters(self) -> list[Any]:
         found: list[Any] = super().get_override_parameters()
+        if self.method == "GET" and isinstance(self.view, ListEndpoint):
+            found = [*found, _AS]
         reads = self.method == "GET" and isinstance(self.view, Endpoint) and not getattr(self.view, "streams", False)
         return [*found, _FIELDS] if reads else found
 
@@ -103,6 +107,8 @@ def complete(result: dict[str, Any], generator: Any, **_: Any) -> dict[str, Any]
 
 def _complete(method: str, operation: dict[str, Any]) -> None:
     names = {parameter["name"] for parameter in operation.get("parameters", [])}
+    if AS in names and "page_size" in names:
+        operation["responses"]["200"]["content"][JSON_LINES] = {"schema": {"type": "string"}}
     statuses = [*_ALWAYS]
     if method != "get":
         statuses += _WRITES

@@ -22,6 +22,7 @@ from apps.audit.models import AuditEvent
 from apps.audit.verification import verify_chain
 from ratchet.endpoints import Endpoint, ListEndpoint
 from ratchet.problems import Problem
+from ratchet.streaming import stream
 
 _PROJECT = OpenApiParameter("project", str, description="slug of the project", required=True)
 
@@ -80,8 +81,7 @@ class AuditExport(Endpoint):
             errors = [{"path": "as", "message": "must be jsonl or csv"}]
             raise Problem("invalid", 400, f"Audit events cannot be exported as {kind!r}.", errors)
         lines, content_type = (_csv(events), "text/csv") if kind == "csv" else (_jsonl(events), "application/x-ndjson")
-        headers = {"Content-Disposition": f'attachment; filename="audit-{project.slug}.{kind}"'}
-        return StreamingHttpResponse(lines, content_type=content_type, headers=headers)
+        return stream(request, lines, content_type, f"audit-{project.slug}.{kind}")
 
 
 def _project_slug(request: Request) -> str:

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.accounts.api.views import caller
-from apps.accounts.permissions import Permission, find_project
+from apps.accounts.permissions import Permission, find_project, not_found
 from apps.policies import selectors, services
 from apps.policies.api import serializers
 from apps.policies.models import BaseModel, Channel, Policy
@@ -29,6 +29,16 @@ class BaseModelList(ListEndpoint[BaseModel]):
 
     def get_queryset(self) -> QuerySet[BaseModel]:
         return selectors.base_models()
+
+
+class BaseModelDetail(Endpoint):
+    @extend_schema(responses=serializers.BaseModelSerializer)
+    def get(self, request: Request, slug: str) -> Response:
+        """One registered base model. They belong to no project."""
+        model = selectors.base_models().filter(slug=slug).first()
+        if model is None:
+            raise not_found()
+        return Response(serializers.BaseModelSerializer(model).data)
 
 
 class PolicyFilter(FilterSet):

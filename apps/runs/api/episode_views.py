@@ -1,5 +1,8 @@
 """REST of groups and episodes down to their tokens."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import django_filters
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
@@ -40,10 +43,9 @@ class EpisodeList(ListEndpoint[Episode]):
     def get_queryset(self) -> QuerySet[Episode]:
         return selectors.visible_episodes(self.request.user)
 
-    def list(self, request: Request, *args: object, **kwargs: object) -> Response:
-        page: list[Episode] = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        _note_looks(request, [episode.group for episode in page])
-        return self.get_paginated_response(self.get_serializer(page, many=True).data)
+    def represent(self, rows: Sequence[Episode]) -> Sequence[Any]:
+        _note_looks(self.request, [episode.group for episode in rows])
+        return super().represent(rows)
 
 
 class GroupDetail(Endpoint):

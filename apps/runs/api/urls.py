@@ -14,6 +14,7 @@ urlpatterns = [
     path("runs/<uuid:pk>/events/", views.RunEvents.as_view(), name="api-run-events"),
     path("runs/<uuid:pk>/ledger/", views.RunLedger.as_view(), name="api-run-ledger"),
     path("runs/<uuid:pk>/checkpoints/", views.RunCheckpoints.as_view(), name="api-run-checkpoints"),
+    path("runs/<uuid:pk>/batches/", views.RunBatches.as_view(), name="api-run-batches"),
     path("runs/<uuid:pk>/groups/", views.RunGroups.as_view(), name="api-run-groups"),
     path("runs/<uuid:pk>/episodes.jsonl", views.RunEpisodes.as_view(), name="api-run-episodes"),
     path("groups/<uuid:pk>/", episode_views.GroupDetail.as_view(), name="api-group"),

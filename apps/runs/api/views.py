@@ -15,12 +15,13 @@ from apps.accounts.permissions import Permission, find_project, require
 from apps.runs import selectors, services
 from apps.runs.api import serializers
 from apps.runs.api.spec_errors import check_spec
-from apps.runs.models import Checkpoint, Group, IngestedReport, Run, RunEvent
+from apps.runs.models import Batch, Checkpoint, Group, IngestedReport, Run, RunEvent
 from apps.runs.transcripts import export_episodes
 from ratchet.bodies import flag, flag_parameter, number, read_body
 from ratchet.endpoints import Endpoint, ListEndpoint
 from ratchet.filters import FilterSet
 from ratchet.pagination import CursorPagination
+from ratchet.streaming import JSON_LINES, stream
 
 
 class RunFilter(FilterSet):
@@ -133,8 +134,24 @@ class RunLedger(Endpoint):
         return Response(serializers.LedgerSerializer(body).data)
 
 
+class IndexPagination(CursorPagination):
+    ordering = "index"
+
+
 class VersionPagination(CursorPagination):
     ordering = "version"
+
+
+class RunBatches(ListEndpoint[Batch]):
+    """Groups that were trained together, oldest first."""
+
+    serializer_class = serializers.BatchSerializer
+    queryset = Batch.objects.none()
+    pagination_class = IndexPagination
+    filter_backends = []
+
+    def get_queryset(self) -> QuerySet[Batch]:
+        return selectors.find_run(self.request.user, self.kwargs["pk"]).batches.order_by("index", "id")
 
 
 class RunCheckpoints(ListEndpoint[Checkpoint]):
@@ -186,11 +203,8 @@ class RunEpisodes(Endpoint):
         run = selectors.find_run(request.user, pk)
         require(request.user, Permission.EPISODE_READ, run.project)
         transcripts = flag(request, "transcripts")
-        response = StreamingHttpResponse(
-            export_episodes(run, transcripts=transcripts), content_type="application/x-ndjson"
-        )
-        response["Content-Disposition"] = f'attachment; filename="run-{run.number}-episodes.jsonl"'
-        return response
+        lines = export_episodes(run, transcripts=transcripts)
+        return stream(request, lines, JSON_LINES, f"run-{run.number}-episodes.jsonl")
 
 
 def _accepted(run: Run) -> Response:
