@@ -1,4 +1,4 @@
-"""What many pages of one process watch of one run is read once: news four times a second, the numbers beside it once."""
+"""What many pages of one process watch of one run is read once: news four times a second, all else once a second."""
 
 import asyncio
 import copy
