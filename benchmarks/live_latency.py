@@ -111,7 +111,11 @@ def main() -> None:
         cookie = client.cookies["sessionid"].value
         spent = {name: cpu_seconds(machine, name) for name in ("web", "ingest")}
         own = time.process_time()
-        found = asyncio.run(crowd(machine, run, broker_url(machine.home.valkey_url), cookie, options))
+        try:
+            found = asyncio.run(crowd(machine, run, broker_url(machine.home.valkey_url), cookie, options))
+        except FellBehind:
+            print(json.dumps({"ok": False, "fell_behind": True, **conditions()}))
+            return
         cores = {name: (cpu_seconds(machine, name) - before) / options.seconds for name, before in spent.items()}
         cores["clients and worker"] = (time.process_time() - own) / options.seconds
         result = (
