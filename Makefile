@@ -3,7 +3,7 @@ PY := .venv/bin/python
 export PYTHONPATH := platform:.
 export PYTHON TORCH_INDEX
 MAKEFLAGS += --no-print-directory
-.PHONY: demo test test-learning test-recovery trl-losses check bench dev clean install install-dev environments test-environments client-types
+.PHONY: demo test test-schema test-learning test-chaos test-recovery trl-losses check bench dev clean install install-dev environments test-environments client-types
 
 # The whole loop on real tasks. EXIT=1 ends when the last decision is ready; DEMO='--flag …' goes to the demo.
 demo: install
@@ -47,6 +47,10 @@ trl-losses:
 	@test -x .venv-trl/bin/python || python3.11 -m venv .venv-trl
 	@.venv-trl/bin/python -m pip install --quiet trl==1.16.0 torch==2.13.0 transformers==5.24.0 peft==0.21.2
 	@.venv-trl/bin/python tests/unit/gpu_workers/algorithms/trl/record.py
+
+# The API against its own OpenAPI document, with many examples an operation.
+test-schema: install-dev
+	@SCHEMA_EXAMPLES=$(or $(EXAMPLES),25) $(PY) -m pytest tests/api/test_schemathesis.py $(ARGS)
 
 # One file per performance claim; BENCH=name runs one.
 bench: install-dev

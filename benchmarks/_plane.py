@@ -11,6 +11,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "platform"), str(ROOT)]
 
+import psutil  # noqa: E402
+
+from ratchet.services.marks import marked_processes  # noqa: E402
 from tests.integration.services.machine import Machine, free_port  # noqa: E402
 
 
@@ -30,6 +33,13 @@ def plane(*processes: str) -> Iterator[Machine]:
     finally:
         machine.close()
         shutil.rmtree(home, ignore_errors=True)
+
+
+def cpu_seconds(machine: Machine, name: str) -> float:
+    """Of one process of the machine so far."""
+    (found,) = [process for process in marked_processes(f"{machine.root}:") if process.name == name]
+    times = psutil.Process(found.pid).cpu_times()
+    return float(times.user + times.system)
 
 
 def conditions() -> dict[str, object]:

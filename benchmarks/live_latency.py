@@ -18,10 +18,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from _plane import conditions, plane
+from _plane import conditions, cpu_seconds, plane
 
 AIM_P50, AIM_P99 = 250.0, 1000.0  # milliseconds
 KEYS = 20
+
+
+class FellBehind(Exception):
+    """A client was told to start afresh: more than 10,000 points lay between two of its messages."""
 
 
 def produce(broker: str, run_id: str, rate: int, seconds: float, stopping: threading.Event) -> None:
@@ -53,7 +57,7 @@ async def watch(url: str, cookie: str, expected: int, ages: list[float], warm_se
             state = json.loads(await asyncio.wait_for(socket.recv(), 30))
             now = time.time()
             if state["refetch"]:
-                raise SystemExit("a client fell behind so far that it was told to start afresh")
+                raise FellBehind
             for _, name, step, value, *_ in state["points"]:
                 if not name.startswith("bench/"):
                     continue
@@ -71,10 +75,11 @@ async def crowd(machine: Any, run: Any, broker: str, cookie: str, options: argpa
     watchers = [asyncio.create_task(watch(url, cookie, expected, age, 3.0)) for age in ages]
     await asyncio.sleep(2)
     stopping = threading.Event()
-    worker = threading.Thread(target=produce, args=(broker, str(run.pk), options.rate, options.seconds, stopping))
+    arguments = (broker, str(run.pk), options.rate, options.seconds, stopping)
+    worker = threading.Thread(target=produce, args=arguments, daemon=True)
     worker.start()
     twice = sum(await asyncio.gather(*watchers))
-    worker.join()
+    await asyncio.to_thread(worker.join)
     ordered = sorted(age for part in ages for age in part)
     at = lambda share: round(ordered[min(len(ordered) - 1, int(share * len(ordered)))])  # noqa: E731
     return {
@@ -104,8 +109,20 @@ def main() -> None:
         client = Client()
         client.force_login(world.engineer)
         cookie = client.cookies["sessionid"].value
-        found = asyncio.run(crowd(machine, run, broker_url(machine.home.valkey_url), cookie, options))
-        result = found | {"clients": options.clients, "points_a_second": options.rate, **conditions()}
+        spent = {name: cpu_seconds(machine, name) for name in ("web", "ingest")}
+        own = time.process_time()
+        try:
+            found = asyncio.run(crowd(machine, run, broker_url(machine.home.valkey_url), cookie, options))
+        except FellBehind:
+            print(json.dumps({"ok": False, "fell_behind": True, **conditions()}))
+            return
+        cores = {name: (cpu_seconds(machine, name) - before) / options.seconds for name, before in spent.items()}
+        cores["clients and worker"] = (time.process_time() - own) / options.seconds
+        result = (
+            found
+            | {"cores_used": {name: round(value, 2) for name, value in cores.items()}}
+            | {"clients": options.clients, "points_a_second": options.rate, **conditions()}
+        )
         result["ok"] = found["p50_ms"] < AIM_P50 and found["p99_ms"] < AIM_P99 and not found["points_twice"]
         print(json.dumps(result))
 

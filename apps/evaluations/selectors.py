@@ -1,19 +1,24 @@
 """Reads of evaluations: what a person may see, progress, results, the ledger of looks at held-out sets."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
 from django.db.models import Count, Q, QuerySet
 
-from apps.accounts.permissions import Actor, Permission, has_permission, not_found, permitted_projects
+from apps.accounts.models import User
+from apps.accounts.permissions import Actor, Permission, has_permission, not_found, permitted_projects, require
 from apps.evaluations.models import Evaluation, EvaluationArm, EvaluationState, GatePolicy, HeldoutLook
 from apps.evaluations.results import ArmResult, TaskOutcome, arm_results, task_outcomes
 from apps.evaluations.statistics import look_alpha, wilson
 from apps.policies.models import Policy
 from apps.runs.models import Episode, GroupState
+from apps.runs.selectors import visible_episodes
 from apps.tasks.models import SplitName, Suite
 from apps.tasks.selectors import is_protected
+from apps.tasks.services import note_heldout_look
 
+_EXPORTED = 200  # episodes read at once of an export
 ROTATION_AFTER = 5  # promotions decided on one held-out set
 
 
@@ -72,6 +77,16 @@ def evaluation_results(user: Actor, evaluation: Evaluation, *, with_tasks: bool 
     """What was measured so far, recomputed from stored episodes."""
     allowed = with_tasks and may_read_tasks(user, evaluation)
     return EvaluationResults(evaluation, arm_results(evaluation), task_outcomes(evaluation) if allowed else None)
+
+
+def evaluation_episodes(user: User, evaluation: Evaluation) -> Iterator[Episode]:
+    """The evaluation's episodes that the user may read; a look at held-out ones is written down. Problem 403."""
+    require(user, Permission.EPISODE_READ, evaluation.project)
+    if is_protected(evaluation.split):
+        keys = evaluation.items.exclude(group=None).values_list("task__key", flat=True)
+        note_heldout_look(suite=evaluation.suite, by=user, task_keys=sorted(set(keys)))
+    rows = visible_episodes(user).filter(group__evaluation_item__evaluation=evaluation)
+    return rows.order_by("group__evaluation_item__position", "index").iterator(chunk_size=_EXPORTED)
 
 
 def visible_gate_policies(user: Actor) -> QuerySet[GatePolicy]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from typing import Any
 
 from channels.db import database_sync_to_async
@@ -48,6 +49,14 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
         if self.feed is not None:
             self.feed.leave(self)
         await self.channel_layer.group_discard(group_name(self.run_id), self.channel_name)
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **kwargs: Any) -> None:
+        """What is no JSON is answered like any other message that says nothing."""
+        try:
+            content = json.loads(text_data or "")
+        except (ValueError, RecursionError):
+            content = None
+        await self.receive_json(content)
 
     async def receive_json(self, content: Any, **kwargs: Any) -> None:
         """The page says what it has, and gets the rest."""

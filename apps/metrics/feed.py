@@ -1,4 +1,4 @@
-"""What many pages of one process watch of one run is read once: one feed a run, at most four reads a second."""
+"""What many pages of one process watch of one run is read once: news four times a second, all else once a second."""
 
 import asyncio
 import copy
@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from channels.db import database_sync_to_async
@@ -13,12 +14,14 @@ from django.contrib.auth import get_user_model
 from django.db import Error as DatabaseError
 from django.utils import timezone
 
-from apps.metrics.selectors import Cursor, live_page
+from apps.metrics.presentation import view_of
+from apps.metrics.selectors import BaseState, Cursor, base_state, page_of
 from apps.runs.models import Run
 from apps.runs.selectors import find_run
 from ratchet.problems import Problem
 
 MIN_INTERVAL_SECONDS = 0.25
+BASE_SECONDS = 1.0  # how old the numbers beside the series may be
 RIGHTS_SECONDS = 1.0  # how long a page may go on after its right was taken
 
 logger = logging.getLogger(__name__)
@@ -43,8 +46,9 @@ class Feed:
         self.run_id = run_id
         self.watchers: set[Watcher] = set()
         self._news = asyncio.Event()
-        self._last_id = ""
+        self._last_id, self._heard = "", 0.0
         self._allowed: dict[_Viewer, float] = {}  # when the right was last seen
+        self._base: _Base | None = None
         self._lock = asyncio.Lock()  # a watcher is told by one at a time, so nothing twice
         self._task: asyncio.Task[None] | None = None
 
@@ -62,7 +66,7 @@ class Feed:
     def announce(self, message_id: str) -> None:
         """Something was committed. Each watcher hears of it by itself; the first counts."""
         if message_id != self._last_id:
-            self._last_id = message_id
+            self._last_id, self._heard = message_id, time.monotonic()
             self._news.set()
 
     async def answer(self, watchers: set[Watcher]) -> None:
@@ -78,10 +82,14 @@ class Feed:
                 continue
             groups[(watcher.cursor, watcher.mark)].append(watcher)
         for (cursor, mark), group in groups.items():
-            state = await database_sync_to_async(_read)(self.run_id, cursor, mark)
-            if state is None:  # the run is gone
+            if self._base is None or time.monotonic() - self._base.at >= BASE_SECONDS:
+                self._base = await database_sync_to_async(_read_base)(self.run_id)
+            elif self._base.at < self._heard:
+                self._news.set()  # something else may have changed since: it follows when its time has come
+            if self._base is None:  # the run is gone
                 await asyncio.gather(*(watcher.refused() for watcher in group))
                 continue
+            state = await database_sync_to_async(_read)(self._base, cursor, mark)
             text = json.dumps(state, separators=(",", ":"))
             for watcher in group:
                 watcher.cursor = Cursor(state["cursor"]["points"], state["cursor"]["events"])
@@ -152,7 +160,24 @@ def _may_watch(viewers: dict[_Viewer, Any], run_id: str) -> list[_Viewer]:
     return allowed
 
 
-def _read(run_id: str, cursor: Cursor, mark: str) -> dict[str, Any] | None:
-    """Whoever asks may see the run: `_still_allowed` was asked first."""
+@dataclass(frozen=True)
+class _Base:
+    """The numbers beside the series with their words, read at `at` (monotonic)."""
+
+    base: BaseState
+    view: dict[str, Any]
+    at: float
+
+
+def _read_base(run_id: str) -> _Base | None:
+    started = time.monotonic()
     run = Run.objects.select_related("project", "suite", "policy__base_model").filter(pk=run_id).first()
-    return None if run is None else live_page(run, cursor, known_tables=mark)
+    if run is None:
+        return None
+    base = base_state(run)
+    return _Base(base, view_of(run, base.state, base.tables), started)
+
+
+def _read(base: _Base, cursor: Cursor, mark: str) -> dict[str, Any]:
+    """Whoever asks may see the run: `_still_allowed` was asked first."""
+    return page_of(base.base, base.view, cursor, mark)

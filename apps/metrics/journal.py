@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
+import psycopg
 from django.db import connection, transaction
 from django.db.models import F
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ _INSERT = f"INSERT INTO metrics_metricbatch {_COLUMNS} VALUES (%s, %s, %s, %s, %
 _APPEND = f"""
 WITH head AS ({_LOCK_HEAD}), batch AS (
     INSERT INTO metrics_metricbatch {_COLUMNS}
-    SELECT %s, head.revision, %s, %s, %s, %s, %s, %s, %s, %s, now() FROM head
+    SELECT %s, head.revision, %s::int, %s, %s::bigint, %s::int, %s::bigint[], %b, %b, %s::float8, now() FROM head
 ) SELECT num_unsealed, num_series FROM head
 """  # noqa: S608
 
@@ -89,7 +90,8 @@ def _append_known(
     count = len(points)
     # A number that is stored raises: a transaction around us must be able to go on.
     guard = transaction.atomic() if connection.in_atomic_block else nullcontext()
-    with guard, connection.cursor() as cursor:
+    connection.ensure_connection()
+    with guard, connection.wrap_database_errors, psycopg.Cursor(connection.connection) as cursor:  # binary columns
         cursor.execute(_APPEND, [count, count, run_id, run_id, *batch.row(series, index, points)])
         row: tuple[int, int] | None = cursor.fetchone()
     return row

@@ -47,7 +47,7 @@ def is_supervised(run: Run) -> bool:
 
 
 def view_of(run: Run, state: dict[str, Any], tables: dict[str, Any]) -> dict[str, Any]:
-    """Everything of the page that is text, from a `live_state` and its tables."""
+    """Everything of the page that is text but its events, from a `base_state` and its tables."""
     facts = facts_of(run, state, tables)
     return {
         "headline": finding.headline(facts),
@@ -55,7 +55,6 @@ def view_of(run: Run, state: dict[str, Any], tables: dict[str, Any]) -> dict[str
         "strip": _strip(run, state, facts),
         "time": _time(tables["time"]),
         "ledger": _ledger(state["ledger"]),
-        "events": [event_words(event) for event in state["events"]],
         "processes": [_process(row) for row in state["processes"]],
         "final": run.finished_at is not None,
         "state": run.state,

@@ -12,7 +12,7 @@ from apps.metrics import measurements
 from apps.metrics.journal import MAX_SERIES
 from apps.metrics.models import MetricHead
 from apps.metrics.news import json_value, points_since
-from apps.metrics.presentation import view_of
+from apps.metrics.presentation import event_words, view_of
 from apps.metrics.reading import Reading, newest_points, read_series
 from apps.metrics.registry import describe
 from apps.metrics.workers import engines_and_workers
@@ -41,31 +41,60 @@ def live_state(run: Run, since: Cursor = Cursor(), *, known_tables: str = "") ->
     become visible in the order of their commits, not of their ids; pages keep them by id. `tables` is None when the
     page has them (`known_tables` is the mark of the ones it holds).
     """
+    base = base_state(run)
+    return base.state | {"tables": base.tables_for(known_tables)} | news_state(run, since)
+
+
+@dataclass(frozen=True)
+class BaseState:
+    """All of a `live_state` but its news: what a page shows beside its series. `tables` whole."""
+
+    run: Run
+    state: dict[str, Any]
+    tables: dict[str, Any]
+
+    def tables_for(self, known: str) -> dict[str, Any] | None:
+        return None if self.state["mark"] == known else self.tables
+
+
+def base_state(run: Run) -> BaseState:
+    mark = _mark(run)
+    tables = _tables(run, mark)
+    state = {
+        "run": str(run.pk),
+        "strip": strip(run, tables),
+        "ledger": _ledger(run),
+        "processes": engines_and_workers(run),
+        "metrics": _metrics(run),
+        "mark": mark,
+    }
+    return BaseState(run, state, tables)
+
+
+def news_state(run: Run, since: Cursor) -> dict[str, Any]:
+    """Points and events since a cursor: a few statements, however much the run has."""
     news = points_since(run, since.points)
     events = events_since(run, since.events, MAX_EVENTS)
-    mark = _mark(run)
-    tables = None if mark == known_tables else _tables(run, mark)
     return {
-        "run": str(run.pk),
         "at": timezone.now().isoformat(),
         "refetch": news.refetch,
         "cursor": {"points": news.cursor, "events": _settled(events, since.events)},
         "points": news.points,
         "events": [_event(event) for event in events],
-        "strip": strip(run, tables or _tables(run, mark)),
-        "ledger": _ledger(run),
-        "processes": engines_and_workers(run),
-        "metrics": _metrics(run),
-        "mark": mark,
-        "tables": tables,
     }
 
 
 def live_page(run: Run, since: Cursor = Cursor(), *, known_tables: str = "") -> dict[str, Any]:
     """A `live_state` with the page's words (`view`): what the page is first drawn from, and what its socket gets."""
-    state = live_state(run, since, known_tables=known_tables)
-    tables = state["tables"] or _tables(run, state["mark"])
-    return {**state, "view": view_of(run, state, tables)}
+    base = base_state(run)
+    return page_of(base, view_of(run, base.state, base.tables), since, known_tables)
+
+
+def page_of(base: BaseState, view: dict[str, Any], since: Cursor, known_tables: str) -> dict[str, Any]:
+    """A `live_page` from its parts, with the news of now."""
+    news = news_state(base.run, since)
+    words = {**view, "events": [event_words(event) for event in news["events"]]}
+    return base.state | {"tables": base.tables_for(known_tables)} | news | {"view": words}
 
 
 def series(run: Run, names: list[str] | None = None, **range_: Any) -> list[dict[str, Any]]:

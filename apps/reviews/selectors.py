@@ -93,6 +93,22 @@ def labellable_items(user: User, project_slug: str = "") -> QuerySet[ReviewItem]
     )
 
 
+def visible_labels(user: User) -> QuerySet[Label]:
+    """One's own labels, and all of the projects in which one manages reviews; what people wrote of held-out episodes
+    only with the right to those."""
+    managed = permitted_projects(user, Permission.REVIEW_MANAGE)
+    heldout = permitted_projects(user, Permission.HELDOUT_READ)
+    readable = permitted_projects(user, Permission.REVIEW_READ)
+    rows = Label.objects.filter(item__project__in=readable.values("pk"))
+    rows = rows.filter(Q(reviewer=user) | Q(item__project__in=managed.values("pk")))
+    opened = Q(item__episode__group__task__split__in=OPEN_SPLITS) | Q(item__project__in=heldout.values("pk"))
+    return (
+        rows.filter(opened)
+        .select_related("reviewer", "item__project", "item__episode__group__task__suite")
+        .order_by("-id")
+    )
+
+
 def submitted(user: User, item: ReviewItem) -> bool:
     """Whether the user submitted what the item's episode is of: whoever did never judges it."""
     return ReviewItem.objects.filter(_submitted_by(user), pk=item.pk).exists()

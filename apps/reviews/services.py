@@ -1,5 +1,6 @@
 """Writes of reviews: sample items, reserve the next one, label, skip, undo. No label is ever changed or lost."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from django.db import transaction
@@ -12,6 +13,7 @@ from apps.reviews.models import ItemState, Label, LabelVerdict, ReviewItem
 from apps.reviews.sampling import Candidate, draw
 from apps.reviews.selectors import BlindItem, blind_item, labellable_items, submitted
 from apps.runs.models import Group
+from apps.tasks.models import Suite
 from apps.tasks.selectors import is_protected
 from apps.tasks.services import note_heldout_look
 from gpu_workers.contracts.enums import Purpose
@@ -81,6 +83,17 @@ def show_item(*, item: ReviewItem, by: User) -> BlindItem:
     if is_protected(task.split):
         note_heldout_look(suite=task.suite, by=by, task_keys=[task.key])
     return blind_item(item)
+
+
+def note_labels_shown(*, labels: Sequence[Label], by: User) -> None:
+    """What people wrote of held-out episodes may quote them: who is shown it is written down."""
+    shown: dict[Suite, set[str]] = {}
+    for label in labels:
+        task = label.item.episode.group.task
+        if is_protected(task.split) and label.comment:
+            shown.setdefault(task.suite, set()).add(task.key)
+    for suite, keys in shown.items():
+        note_heldout_look(suite=suite, by=by, task_keys=sorted(keys))
 
 
 def _reserve(item: ReviewItem, by: User) -> None:

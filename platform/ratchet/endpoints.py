@@ -1,10 +1,11 @@
 """What every endpoint of the API does alike: strict queries, sparse answers, ETags, idempotency, deprecation."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
 from django.db.models import Model
@@ -20,15 +21,17 @@ from rest_framework.views import APIView
 from ratchet.bodies import refuse_body
 from ratchet.idempotency import idempotent
 from ratchet.problems import Problem
+from ratchet.streaming import JSON_LINES, json_lines, stream
 
 M = TypeVar("M", bound=Model, covariant=True)
 
-FIELDS = "fields"
+FIELDS, AS = "fields", "as"
 IF_MATCH = OpenApiParameter(
     "If-Match", str, OpenApiParameter.HEADER, description="the ETag that was looked at; another state is a 412"
 )
 KEEPS_NO_ANSWER = {"x-keeps-no-answer": True}  # for extend_schema, beside `keeps_answers = False`
 _ETAG_LENGTH = 32
+_EXPORTED = 200  # rows read at once of an export
 
 
 @dataclass(frozen=True)
@@ -75,9 +78,27 @@ class Endpoint(APIView):
 
 
 class ListEndpoint(Endpoint, generics.ListAPIView[M]):
-    """A list by cursor. `ordering_fields`: what `?ordering=` may name, and the column that it sorts by."""
+    """A list by cursor, or whole and streamed with `?as=jsonl`.
+
+    `ordering_fields`: what `?ordering=` may name, and the column that it sorts by.
+    """
 
     ordering_fields: ClassVar[Mapping[str, str]] = {}
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        if AS not in request.query_params:
+            page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
+            return self.get_paginated_response(self.represent(page))
+        if request.query_params[AS] != "jsonl":
+            raise Problem("invalid", 400, "This cannot be exported so.", [{"path": AS, "message": "must be jsonl"}])
+        rows = self.filter_queryset(self.get_queryset())
+        lines = json_lines(row for part in _parts(rows) for row in self.represent(part))
+        return stream(request, lines, JSON_LINES, f"{request.path.strip('/').rpartition('/')[2]}.jsonl")
+
+    def represent(self, rows: Sequence[M]) -> Sequence[Any]:
+        """The rows as they are shown. A view whose rows hold held-out content writes here down who is shown it."""
+        shown: Sequence[Any] = self.get_serializer(rows, many=True).data
+        return shown
 
 
 def etag_of(data: Any) -> str:
@@ -92,6 +113,13 @@ def require_match(request: Request, current: Any) -> None:
         raise Problem(
             "precondition_failed", 412, "This has changed since you looked: load it again, then send the change anew."
         )
+
+
+def _parts(rows: Any) -> Iterator[list[Any]]:
+    """The rows of a query in parts, read by a cursor of the server; related rows are fetched for each part."""
+    found = rows.iterator(chunk_size=_EXPORTED)
+    while part := list(islice(found, _EXPORTED)):
+        yield part
 
 
 def _once(handler: Callable[..., Response]) -> Callable[..., Response]:
@@ -188,6 +216,11 @@ def _check_query(view: APIView, request: Request) -> None:
         {"path": name, "message": f"is no parameter here; known: {known}"}
         for name in request.query_params
         if name not in declared.query
+    ]
+    errors += [
+        {"path": name, "message": "is empty: leave it out, or name a value"}
+        for name, values in request.query_params.lists()
+        if name in declared.query and "" in values
     ]
     errors += [
         {"path": name, "message": "is given more than once"}

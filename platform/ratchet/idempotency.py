@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -16,23 +17,25 @@ from ratchet.problems import CONTENT_TYPE, Problem
 
 HEADER = "Idempotency-Key"
 MAX_KEY = 200
+_KEY = re.compile(rf"[!-~]{{1,{MAX_KEY}}}")
 _ABANDONED = timedelta(minutes=10)
 
 
 def idempotent(request: Request, answer: Callable[[], Response]) -> Response:
     """Answer a request once per key of its user; without the header nothing changes.
 
-    Same key and body: the stored answer, with `Idempotent-Replay: true`. Other body, path or token: Problem 422.
-    Still being answered: 409. What was made and the answer to it are committed together, so a process that is killed
-    leaves neither; a refusal, a crash or an answer of 5xx frees the key for another try.
+    Same key and body: the stored answer, with `Idempotent-Replay: true`. Other body, path or reach of the token:
+    Problem 422. Still being answered: 409. What was made and the answer to it are committed together, so a process
+    that is killed leaves neither; a refusal, a crash or an answer of 5xx frees the key for another try.
     """
     from apps.accounts.models import IdempotencyKey, User
 
-    key, user = request.headers.get(HEADER, ""), request.user
-    if not key or not isinstance(user, User) or getattr(request, "idempotency_key", None) == key:
+    key, user = request.headers.get(HEADER), request.user
+    if key is None or not isinstance(user, User) or getattr(request, "idempotency_key", None) == key:
         return answer()
-    if len(key) > MAX_KEY:
-        raise Problem("idempotency_key_invalid", 400, f"{HEADER} is longer than {MAX_KEY} characters.")
+    if not _KEY.fullmatch(key):
+        words = f"{HEADER} must be 1 to {MAX_KEY} visible ASCII characters without blanks."
+        raise Problem("idempotency_key_invalid", 400, words)
     body_hash = _body_hash(request)
     try:
         with transaction.atomic():
@@ -75,8 +78,10 @@ def _replay(row: Any, path: str, body_hash: str) -> Response:
 
 
 def _body_hash(request: Request) -> str:
-    """Of the body and of the token that it came with: a narrower one must not fetch a wider one's answer."""
-    sent = [request.data, request.query_params, getattr(request.auth, "pk", None)]
+    """Of the body, and of how far its token reaches: a narrower one must not fetch a wider one's answer."""
+    user = request.user
+    reach = [sorted(getattr(user, "token_scopes", ())), str(getattr(user, "token_project_id", None))]
+    sent = [request.data, request.query_params, reach]
     canonical = json.dumps(sent, sort_keys=True, separators=(",", ":"), default=_hashable)
     return hashlib.sha256(canonical.encode()).hexdigest()
 

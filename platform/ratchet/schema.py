@@ -4,11 +4,14 @@ from typing import Any
 
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter
+from rest_framework import serializers
 
-from ratchet.endpoints import FIELDS, Endpoint
+from ratchet.endpoints import AS, FIELDS, Endpoint, ListEndpoint
 from ratchet.idempotency import HEADER, MAX_KEY
+from ratchet.streaming import JSON_LINES
 
 _FIELDS = OpenApiParameter(FIELDS, str, description="Only these fields, separated by commas.")
+_AS = OpenApiParameter(AS, str, enum=["jsonl"], description="Every row that matches, as JSON lines, streamed.")
 _PROBLEM = {
     "type": "object",
     "description": "RFC 9457. Programs read `code`; `errors` names every wrong field.",
@@ -51,12 +54,37 @@ _MATCHED = ("412", "428")
 
 
 class ApiSchema(AutoSchema):
-    """Adds what every endpoint takes."""
+    """Adds what every endpoint takes, and what columns may hold."""
+
+    def _map_serializer_field(self, field: Any, direction: Any, bypass_extensions: bool = False) -> Any:
+        """A choice whose column may be empty is shown empty: the enumeration has to say so."""
+        model = getattr(getattr(field.parent, "Meta", None), "model", None)
+        if model is not None and isinstance(field, serializers.ChoiceField) and field.source in _columns(model):
+            field.allow_blank = field.allow_blank or _columns(model)[field.source].blank
+        return super()._map_serializer_field(field, direction, bypass_extensions)
 
     def get_override_parameters(self) -> list[Any]:
         found: list[Any] = super().get_override_parameters()
+        if self.method == "GET" and isinstance(self.view, ListEndpoint):
+            found = [*found, _AS]
         reads = self.method == "GET" and isinstance(self.view, Endpoint) and not getattr(self.view, "streams", False)
         return [*found, _FIELDS] if reads else found
+
+
+def _columns(model: Any) -> dict[str, Any]:
+    return {column.name: column for column in model._meta.concrete_fields}
+
+
+def _open(value: Any) -> None:
+    """`oneOf: [{}, null]` means anything, but null fits both: say just anything."""
+    if isinstance(value, dict):
+        if {} in value.get("oneOf", []):
+            del value["oneOf"]
+        for item in value.values():
+            _open(item)
+    elif isinstance(value, list):
+        for item in value:
+            _open(item)
 
 
 def complete(result: dict[str, Any], generator: Any, **_: Any) -> dict[str, Any]:
@@ -67,6 +95,7 @@ def complete(result: dict[str, Any], generator: Any, **_: Any) -> dict[str, Any]
     components["responses"] = {
         f"Problem{status}": {"description": words, "content": problem} for status, words in _ANSWERS.items()
     }
+    _open(components["schemas"])
     for name, schema in components["schemas"].items():
         if name.endswith("Request") and schema.get("type") == "object" and "properties" in schema:
             schema["additionalProperties"] = False
@@ -78,6 +107,8 @@ def complete(result: dict[str, Any], generator: Any, **_: Any) -> dict[str, Any]
 
 def _complete(method: str, operation: dict[str, Any]) -> None:
     names = {parameter["name"] for parameter in operation.get("parameters", [])}
+    if AS in names and "page_size" in names:
+        operation["responses"]["200"]["content"][JSON_LINES] = {"schema": {"type": "string"}}
     statuses = [*_ALWAYS]
     if method != "get":
         statuses += _WRITES

@@ -22,7 +22,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/docs/", SpectacularSwaggerView.as_view(url_name="schema"), name="swagger"),
     path("api/redoc/", SpectacularRedocView.as_view(url_name="schema"), name="redoc"),
     *[path("api/v1/", include(f"apps.{app}.api.urls")) for app in _APPS],
-    re_path(r"^api/(?P<path>.*)$", no_such_endpoint),
+    re_path(r"^api/(?P<path>[\s\S]*)$", no_such_endpoint),  # line breaks too
     path("internal/", include("apps.policies.internal")),  # serving gateways, by worker secret
     *[path("", include(f"apps.{app}.urls")) for app in _APPS],
 ]

@@ -145,6 +145,7 @@ DOORS: dict[tuple[str, str], Door | tuple[Door, ...]] = {
     ("api-webhook-deliveries", "GET"): Door(P.WEBHOOK_MANAGE, pk("webhook"), closed=(404,)),
     ("api-webhook-delivery", "GET"): Door(P.WEBHOOK_MANAGE, pk("delivery"), closed=(404,)),
     ("api-webhook-redeliver", "POST"): Door(P.WEBHOOK_MANAGE, pk("delivery"), ok=(202,), closed=(404,)),
+    ("api-retention", "GET"): Door(Who.SUPERUSER),
     # suites and tasks
     ("api-suites", "GET"): Door(P.SUITE_READ, shows=row("suite")),
     ("api-suites", "POST"): Door(P.SUITE_CREATE, body=in_project(header=HEADER, tasks=TASKS), ok=(202,)),
@@ -152,7 +153,11 @@ DOORS: dict[tuple[str, str], Door | tuple[Door, ...]] = {
     ("api-suite", "GET"): Door(P.SUITE_READ, pk("suite")),
     ("api-suite-progress", "GET"): Door(P.SUITE_READ, pk("suite")),
     ("api-suite-recheck", "POST"): Door(P.SUITE_CREATE, pk("suite"), ok=(200, 202, 409)),
-    ("api-suite-tasks", "GET"): Door(P.SUITE_READ, pk("suite")),
+    ("api-suite-tasks", "GET"): (
+        Door(P.SUITE_READ, pk("suite")),
+        Door(P.SUITE_READ, pk("suite"), said(**{"as": "jsonl"})),
+    ),
+    ("api-suite-tasks-export", "GET"): Door(P.SUITE_READ, pk("suite")),
     ("api-suite-report", "GET"): Door(P.SUITE_READ, pk("suite")),
     ("api-suite-report", "POST"): Door(P.EVALUATION_CREATE, pk("suite"), body=said(probe=False), ok=(200, 202)),
     ("api-suite-report-finding", "GET"): Door(
@@ -174,6 +179,7 @@ DOORS: dict[tuple[str, str], Door | tuple[Door, ...]] = {
     ("api-task-put-back", "POST"): Door(P.TASK_RELEASE, pk("released"), body=said(reason="the check was right")),
     # policies and channels
     ("api-base-models", "GET"): Door(Who.SIGNED_IN),
+    ("api-base-model", "GET"): Door(Who.SIGNED_IN, said(slug="tiny")),
     ("api-policies", "GET"): Door(P.POLICY_READ, shows=row("base")),
     ("api-policies", "POST"): Door(P.POLICY_CREATE, body=in_project(slug="p2", base_model="tiny"), ok=(201,)),
     ("api-policy", "GET"): Door(P.POLICY_READ, pk("candidate")),
@@ -191,6 +197,7 @@ DOORS: dict[tuple[str, str], Door | tuple[Door, ...]] = {
     ("api-run-retry", "POST"): Door(P.RUN_CONTROL, pk("run"), ok=(202, 409)),
     ("api-run-events", "GET"): Door(P.RUN_READ, pk("run")),
     ("api-run-ledger", "GET"): Door(P.RUN_READ, pk("run")),
+    ("api-run-batches", "GET"): Door(P.RUN_READ, pk("run")),
     ("api-run-checkpoints", "GET"): Door(P.RUN_READ, pk("run")),
     ("api-run-groups", "GET"): Door(P.RUN_READ, pk("run")),
     ("api-run-episodes", "GET"): Door(P.EPISODE_READ, pk("run"), said(transcripts="1")),
@@ -201,7 +208,10 @@ DOORS: dict[tuple[str, str], Door | tuple[Door, ...]] = {
         Door(P.EPISODE_READ, pk("group"), closed=(404,)),
         Door(HELDOUT_EPISODE, pk("heldout_group"), closed=EITHER),
     ),
-    ("api-episodes", "GET"): Door(P.EPISODE_READ, shows=row("episode")),
+    ("api-episodes", "GET"): (
+        Door(P.EPISODE_READ, shows=row("episode")),
+        Door(P.EPISODE_READ, query=said(**{"as": "jsonl"}), shows=row("episode")),
+    ),
     ("api-episode", "GET"): (
         Door(P.EPISODE_READ, pk("episode"), said(tokens="1"), closed=(404,)),
         Door(HELDOUT_EPISODE, pk("heldout_episode"), said(tokens="1"), closed=EITHER),
@@ -229,6 +239,11 @@ DOORS: dict[tuple[str, str], Door | tuple[Door, ...]] = {
         Door(P.EVALUATION_READ, pk("evaluation")),
     ),
     ("api-evaluation-cancel", "POST"): Door(P.EVALUATION_CREATE, pk("open_evaluation")),
+    ("api-evaluation-episodes", "GET"): (
+        Door(P.EPISODE_READ, pk("dev_evaluation")),
+        Door(HELDOUT_EPISODE, pk("evaluation")),
+    ),
+    ("api-gate-policy", "GET"): Door(P.GATE_READ, pk("gate_policy"), closed=(404,)),
     ("api-gate-policies", "GET"): Door(P.GATE_READ, shows=row("gate_policy")),
     ("api-gate-policies", "POST"): Door(P.GATE_DECIDE, body=in_project(slug="strict", alpha=0.01), ok=(201,)),
     ("api-verifier-gap", "GET"): Door(P.SUITE_READ, pk("suite")),
@@ -247,6 +262,7 @@ DOORS: dict[tuple[str, str], Door | tuple[Door, ...]] = {
     ("api-review-label", "POST"): Door(
         P.REVIEW_LABEL, pk("item"), body=said(verdict="pass"), ok=(201, 409), closed=(404,)
     ),
+    ("api-review-labels", "GET"): Door((P.REVIEW_MANAGE, P.HELDOUT_READ), shows=row("label")),
     ("api-review-skip", "POST"): Door(
         P.REVIEW_LABEL, pk("item"), body=said(reason="dull"), ok=(204, 409), closed=(404,)
     ),

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.django_db
 IDS = [f"{method} {name} {number}" for number, (name, method, _) in enumerate(entries())]
 # Doors through which whoever may read held-out content gets it; others show none.
 CONTENT = {
-    "api-suite-tasks", "api-task", "api-episode", "api-episodes", "api-group", "api-episode-reproductions",
+    "api-suite-tasks", "api-suite-tasks-export", "api-evaluation-episodes", "api-review-labels",
+    "api-task", "api-episode", "api-episodes", "api-group", "api-episode-reproductions",
     "api-reproduction", "api-evaluation-results", "api-gate", "api-gate-evidence", "api-measured-candidates",
     "api-measured-candidate", "api-review-next", "suite", "suite-verifier", "task", "episode", "group",
     "measured-candidate", "gate", "review", "api-gate-decision",

@@ -17,7 +17,7 @@ from apps.evaluations.services import policy_arm, start_evaluation
 from apps.policies.models import BaseModel, Policy, PolicyKind
 from apps.policies.services import set_channel
 from apps.promotions.services import compute_gate, open_gate
-from apps.reviews.models import ReviewItem
+from apps.reviews.models import Label, ReviewItem
 from apps.runs.models import Batch, Checkpoint, Group, Run, RunEvent
 from apps.runs.reproductions.models import Reproduction
 from apps.runs.services import submit_run
@@ -215,6 +215,14 @@ def _evaluations(made: Plant, suite: Suite) -> None:
         project=made.project, episode=groups[1].episodes.get(), stratum="evaluation|heldout|prompt|fail",
         inclusion_probability=1, why="random slice", position=0.1,
     )  # fmt: skip
+    labelled = ReviewItem.objects.create(
+        project=made.project, episode=groups[2].episodes.get(), stratum="evaluation|heldout|prompt|fail",
+        inclusion_probability=1, why="random slice", position=0.2, state="labelled",
+    )  # fmt: skip
+    other = _person(made.project, f"{made.slug}-second", Role.REVIEWER)
+    made.ids["label"] = Label.objects.create(
+        item=labelled, reviewer=other, verdict="pass", comment=f"it says {made.canary}"
+    ).pk
     with mock.patch("apps.evaluations.messaging.request_advance"):
         started = start_evaluation(split="train", purpose="baseline", **common)
     made.ids |= {

@@ -66,7 +66,8 @@ def trained(machine: Machine, run_id: str) -> list[tuple[Any, ...]]:
     with machine.connect() as database:
         return database.execute(
             "SELECT b.index, t.key, g.sampling->>'seed', g.age "
-            "FROM runs_group g JOIN runs_batch b ON b.id = g.batch_id JOIN tasks_task t ON t.id = g.task_id WHERE g.run_id = %s AND g.outcome = 'trained' ORDER BY 1, g.number",
+            "FROM runs_group g JOIN runs_batch b ON b.id = g.batch_id JOIN tasks_task t ON t.id = g.task_id "
+            "WHERE g.run_id = %s AND g.outcome = 'trained' ORDER BY 1, g.number",
             [run_id],
         ).fetchall()
 

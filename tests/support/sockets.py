@@ -1,22 +1,25 @@
 """A websocket client for consumers. (channels.testing would need the Daphne server.)"""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from asgiref.testing import ApplicationCommunicator
 
 
 class Socket(ApplicationCommunicator):
-    """Connects to an ASGI application as `user`; messages are JSON."""
+    """Connects to an ASGI application, as `user` or with `headers`; messages are JSON."""
 
-    def __init__(self, application: Any, path: str, user: Any) -> None:
+    def __init__(
+        self, application: Any, path: str, user: Any = None, headers: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
         scope = {
             "type": "websocket",
             "path": path,
             "query_string": b"",
-            "headers": [],
+            "headers": list(headers),
             "subprotocols": [],
-            "user": user,
+            **({"user": user} if user is not None else {}),
         }
         super().__init__(application, scope)
 

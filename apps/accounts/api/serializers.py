@@ -116,6 +116,7 @@ class MemberOfSerializer(serializers.ModelSerializer[Project]):
 
 
 class MeSerializer(serializers.ModelSerializer[User]):
+    email = serializers.CharField(read_only=True, help_text="empty: none is stored")
     projects = MemberOfSerializer(many=True, read_only=True)
 
     class Meta:

@@ -9,6 +9,7 @@ from typing import Any
 
 import django_filters
 from django.db.models import QuerySet
+from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
@@ -21,7 +22,7 @@ from apps.audit.models import AuditEvent
 from apps.audit.verification import verify_chain
 from ratchet.endpoints import Endpoint, ListEndpoint
 from ratchet.problems import Problem
-from ratchet.streaming import LinesResponse
+from ratchet.streaming import stream
 
 _PROJECT = OpenApiParameter("project", str, description="slug of the project", required=True)
 
@@ -71,7 +72,7 @@ class AuditExport(Endpoint):
         parameters=[_PROJECT, OpenApiParameter("as", str, enum=["jsonl", "csv"], description="default jsonl")],
         responses={(200, "application/x-ndjson"): OpenApiTypes.STR, (200, "text/csv"): OpenApiTypes.STR},
     )
-    def get(self, request: Request) -> LinesResponse:
+    def get(self, request: Request) -> StreamingHttpResponse:
         """Every event of the project in order, as JSON lines or CSV."""
         project = find_project(request.user, _project_slug(request), Permission.AUDIT_READ)
         events = selectors.visible_events(request.user, project).order_by("sequence")
@@ -80,8 +81,7 @@ class AuditExport(Endpoint):
             errors = [{"path": "as", "message": "must be jsonl or csv"}]
             raise Problem("invalid", 400, f"Audit events cannot be exported as {kind!r}.", errors)
         lines, content_type = (_csv(events), "text/csv") if kind == "csv" else (_jsonl(events), "application/x-ndjson")
-        headers = {"Content-Disposition": f'attachment; filename="audit-{project.slug}.{kind}"'}
-        return LinesResponse(lines, content_type=content_type, headers=headers)
+        return stream(request, lines, content_type, f"audit-{project.slug}.{kind}")
 
 
 def _project_slug(request: Request) -> str:

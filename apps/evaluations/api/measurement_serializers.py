@@ -58,7 +58,7 @@ class MeasurementProgressSerializer(serializers.Serializer[Any]):
 class MeasurementSerializer(serializers.ModelSerializer[VerifierMeasurement]):
     state = serializers.CharField(read_only=True, help_text="running, ready, failed.")
     suite_name = serializers.CharField(source="suite", read_only=True)
-    created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True)
+    created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True, allow_null=True)
 
     class Meta:
         model = VerifierMeasurement

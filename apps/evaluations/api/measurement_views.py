@@ -15,9 +15,10 @@ from apps.tasks.measurements import selectors
 from apps.tasks.measurements.models import MeasurementState, VerifierMeasurement
 from apps.tasks.measurements.services import request_measurement
 from apps.tasks.selectors import find_suite
-from ratchet.bodies import read_body
+from ratchet.bodies import number, read_body
 from ratchet.endpoints import Endpoint, ListEndpoint
-from ratchet.rows import read_part
+
+_MAX_ROWS = 200
 
 
 class MeasurementList(ListEndpoint[VerifierMeasurement]):
@@ -68,10 +69,9 @@ class MeasurementCandidates(Endpoint):
         """Candidates of a measurement, false passes unless `selection` says otherwise. Texts of held-out tasks need
         heldout:read, and showing them is audited."""
         measurement = selectors.find_measurement(request.user, pk)
-        offset, limit = read_part(request)
         found = selectors.list_candidates(
             caller(request), measurement, request.query_params.get("selection", "false_pass"),
-            offset=offset, limit=limit,
+            offset=number(request, "offset", 0), limit=number(request, "limit", 50, 1, _MAX_ROWS),
         )  # fmt: skip
         return Response(serializers.CandidateListSerializer(found).data)
 

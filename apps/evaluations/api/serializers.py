@@ -16,7 +16,9 @@ class ProgressSerializer(serializers.Serializer[Any]):
 
 class ArmSerializer(serializers.ModelSerializer[EvaluationArm]):
     policy = serializers.SlugRelatedField[Any](slug_field="slug", read_only=True)
-    checkpoint_version = serializers.IntegerField(source="checkpoint.version", read_only=True, default=None)
+    checkpoint_version = serializers.IntegerField(
+        source="checkpoint.version", read_only=True, default=None, allow_null=True
+    )
 
     class Meta:
         model = EvaluationArm
@@ -29,7 +31,7 @@ class EvaluationSerializer(serializers.ModelSerializer[Evaluation]):
     project = serializers.SlugRelatedField[Any](slug_field="slug", read_only=True)
     suite = serializers.CharField(read_only=True)
     suite_id = serializers.UUIDField(read_only=True)
-    created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True)
+    created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True, allow_null=True)
     arms = ArmSerializer(many=True, read_only=True)
     progress = serializers.SerializerMethodField()
 

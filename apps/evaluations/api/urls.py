@@ -9,6 +9,8 @@ urlpatterns = [
     path("evaluations/<uuid:pk>/", views.EvaluationDetail.as_view(), name="api-evaluation"),
     path("evaluations/<uuid:pk>/results/", views.EvaluationResults.as_view(), name="api-evaluation-results"),
     path("evaluations/<uuid:pk>/cancel/", views.EvaluationCancel.as_view(), name="api-evaluation-cancel"),
+    path("evaluations/<uuid:pk>/episodes.jsonl", views.EvaluationEpisodes.as_view(), name="api-evaluation-episodes"),
+    path("gate-policies/<uuid:pk>/", views.GatePolicyDetail.as_view(), name="api-gate-policy"),
     path("gate-policies/", views.GatePolicyList.as_view(), name="api-gate-policies"),
     path("suites/<uuid:pk>/verifier-gap/", views.VerifierGap.as_view(), name="api-verifier-gap"),
     path(

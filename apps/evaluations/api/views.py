@@ -2,26 +2,31 @@
 
 import django_filters
 from django.db.models import QuerySet
+from django.http import StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.accounts.api.views import caller
-from apps.accounts.permissions import Permission, find_project
+from apps.accounts.permissions import Permission, find_project, not_found
 from apps.evaluations import gate_policies, selectors, services
 from apps.evaluations.api import serializers
 from apps.evaluations.gap import suite_gap
 from apps.evaluations.models import Evaluation, GatePolicy
 from apps.policies.selectors import resolve_policy
+from apps.runs.api.serializers import EpisodeSerializer
 from apps.tasks.models import SplitName
 from apps.tasks.selectors import find_suite, is_protected, resolve_suite
 from apps.tasks.services import note_heldout_look
 from gpu_workers.contracts.messages import Sampling
 from ratchet.bodies import read_body
 from ratchet.endpoints import Endpoint, ListEndpoint
+from ratchet.filters import FilterSet
+from ratchet.streaming import JSON_LINES, json_lines, stream
 
 
-class EvaluationFilter(django_filters.FilterSet):
+class EvaluationFilter(FilterSet):
     project = django_filters.CharFilter(field_name="project__slug")
     suite = django_filters.CharFilter(field_name="suite__slug")
     split = django_filters.ChoiceFilter(choices=SplitName.choices)
@@ -36,6 +41,7 @@ class EvaluationList(ListEndpoint[Evaluation]):
     serializer_class = serializers.EvaluationSerializer
     queryset = Evaluation.objects.none()
     filterset_class = EvaluationFilter
+    ordering_fields = {"created_at": "id"}
 
     def get_queryset(self) -> QuerySet[Evaluation]:
         return selectors.visible_evaluations(self.request.user)
@@ -91,7 +97,7 @@ class EvaluationCancel(Endpoint):
         return Response(serializers.EvaluationSerializer(selectors.find_evaluation(request.user, pk)).data)
 
 
-class GatePolicyFilter(django_filters.FilterSet):
+class GatePolicyFilter(FilterSet):
     project = django_filters.CharFilter(field_name="project__slug")
 
     class Meta:
@@ -114,6 +120,29 @@ class GatePolicyList(ListEndpoint[GatePolicy]):
         project = find_project(request.user, values.pop("project"), Permission.GATE_DECIDE)
         policy = gate_policies.create_gate_policy(project=project, by=caller(request), **values)
         return Response(serializers.GatePolicySerializer(policy).data, status=201)
+
+
+class GatePolicyDetail(Endpoint):
+    @extend_schema(responses=serializers.GatePolicySerializer)
+    def get(self, request: Request, pk: str) -> Response:
+        """One version of a gate policy."""
+        policy = selectors.visible_gate_policies(request.user).filter(pk=pk).first()
+        if policy is None:
+            raise not_found()
+        return Response(serializers.GatePolicySerializer(policy).data)
+
+
+class EvaluationEpisodes(Endpoint):
+    streams = True
+
+    @extend_schema(responses={(200, "application/x-ndjson"): OpenApiTypes.STR})
+    def get(self, request: Request, pk: str) -> StreamingHttpResponse:
+        """Every episode of the evaluation as JSON lines, streamed. On held-out tasks this needs heldout:read, and is
+        audited."""
+        evaluation = selectors.find_evaluation(request.user, pk)
+        rows = selectors.evaluation_episodes(caller(request), evaluation)
+        lines = json_lines(EpisodeSerializer(row).data for row in rows)
+        return stream(request, lines, JSON_LINES, f"evaluation-{evaluation.pk}-episodes.jsonl")
 
 
 class VerifierGap(Endpoint):

@@ -14,6 +14,7 @@ from apps.metrics.reading import MOST_POINTS, TooManyPoints, read_series
 from apps.metrics.registry import METRICS
 from apps.metrics.selectors import Cursor, describe_series, live_state
 from apps.runs.selectors import find_run
+from ratchet.bodies import number
 from ratchet.endpoints import Endpoint
 from ratchet.problems import Problem
 
@@ -107,7 +108,7 @@ class RunLive(Endpoint):
         """What the websocket ws/runs/{id}/ pushes: the strip, new points and events, tables, ledger, processes."""
         run = find_run(request.user, pk)
         query = request.query_params
-        since = Cursor(_number(query.get("cursor", "")), _number(query.get("events", "")))
+        since = Cursor(number(request, "cursor", 0), number(request, "events", 0))
         return Response(live_state(run, since, known_tables=query.get("mark", "")))
 
 
@@ -116,10 +117,6 @@ class MetricRegistry(Endpoint):
     def get(self, request: Request) -> Response:
         """Every metric the platform knows."""
         return Response([asdict(metric) for metric in METRICS.values()])
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() and len(text) < 19 else 0
 
 
 def _step(query: Any, name: str) -> int | None:

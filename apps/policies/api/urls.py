@@ -6,6 +6,7 @@ from apps.policies.api import views
 
 urlpatterns = [
     path("base-models/", views.BaseModelList.as_view(), name="api-base-models"),
+    path("base-models/<slug:slug>/", views.BaseModelDetail.as_view(), name="api-base-model"),
     path("policies/", views.PolicyList.as_view(), name="api-policies"),
     path("policies/<uuid:pk>/", views.PolicyDetail.as_view(), name="api-policy"),
     path("channels/", views.ChannelList.as_view(), name="api-channels"),

@@ -9,12 +9,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.accounts.api.views import caller
-from apps.accounts.permissions import Permission, find_project
+from apps.accounts.permissions import Permission, find_project, not_found
 from apps.policies import selectors, services
 from apps.policies.api import serializers
 from apps.policies.models import BaseModel, Channel, Policy
 from ratchet.bodies import read_body
 from ratchet.endpoints import Endpoint, ListEndpoint
+from ratchet.filters import FilterSet
 from ratchet.problems import Problem
 
 _IF_MATCH = OpenApiParameter(
@@ -30,7 +31,17 @@ class BaseModelList(ListEndpoint[BaseModel]):
         return selectors.base_models()
 
 
-class PolicyFilter(django_filters.FilterSet):
+class BaseModelDetail(Endpoint):
+    @extend_schema(responses=serializers.BaseModelSerializer)
+    def get(self, request: Request, slug: str) -> Response:
+        """One registered base model. They belong to no project."""
+        model = selectors.base_models().filter(slug=slug).first()
+        if model is None:
+            raise not_found()
+        return Response(serializers.BaseModelSerializer(model).data)
+
+
+class PolicyFilter(FilterSet):
     project = django_filters.CharFilter(field_name="project__slug")
     base_model = django_filters.CharFilter(field_name="base_model__slug")
 
@@ -43,6 +54,7 @@ class PolicyList(ListEndpoint[Policy]):
     serializer_class = serializers.PolicySerializer
     queryset = Policy.objects.none()
     filterset_class = PolicyFilter
+    ordering_fields = {"created_at": "id", "slug": "slug"}
 
     def get_queryset(self) -> QuerySet[Policy]:
         return selectors.visible_policies(self.request.user)
@@ -73,7 +85,7 @@ class PolicyDetail(Endpoint):
         return Response({**data, **relatives})
 
 
-class ChannelFilter(django_filters.FilterSet):
+class ChannelFilter(FilterSet):
     project = django_filters.CharFilter(field_name="project__slug")
 
     class Meta:

@@ -12,8 +12,8 @@ from apps.promotions.models import Decision, DecisionKind, Gate
 class DecisionSerializer(serializers.ModelSerializer[Decision]):
     """`effective_at` is null while an override waits for its second approver."""
 
-    by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True)
-    second_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True)
+    by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True, allow_null=True)
+    second_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True, allow_null=True)
 
     class Meta:
         model = Decision
@@ -27,10 +27,10 @@ class GateSerializer(serializers.ModelSerializer[Gate]):
     channel = serializers.SlugRelatedField[Any](slug_field="name", read_only=True)
     incumbent = serializers.SlugRelatedField[Any](slug_field="slug", read_only=True)
     candidate = serializers.SlugRelatedField[Any](slug_field="slug", read_only=True)
-    submitted_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True)
+    submitted_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True, allow_null=True)
     gate_policy = serializers.CharField(read_only=True)
     suite = serializers.CharField(source="evaluation.suite", read_only=True)
-    decision = DecisionSerializer(read_only=True, default=None)
+    decision = DecisionSerializer(read_only=True, default=None, allow_null=True)
     regression_result = serializers.DictField(read_only=True)
     progress = serializers.SerializerMethodField()
     page = serializers.SerializerMethodField()

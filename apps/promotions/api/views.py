@@ -24,12 +24,13 @@ from apps.tasks.services import note_heldout_look
 from gpu_workers.contracts.messages import Sampling
 from ratchet.bodies import read_body
 from ratchet.endpoints import Endpoint, ListEndpoint
+from ratchet.filters import FilterSet
 from ratchet.problems import Problem
 
 _IF_MATCH = OpenApiParameter("If-Match", str, OpenApiParameter.HEADER, description="the evidence_digest you looked at")
 
 
-class GateFilter(django_filters.FilterSet):
+class GateFilter(FilterSet):
     project = django_filters.CharFilter(field_name="project__slug")
     channel = django_filters.CharFilter(field_name="channel__name")
     candidate = django_filters.CharFilter(field_name="candidate__slug")
@@ -44,6 +45,7 @@ class GateList(ListEndpoint[Gate]):
     serializer_class = serializers.GateSerializer
     queryset = Gate.objects.none()
     filterset_class = GateFilter
+    ordering_fields = {"created_at": "id", "number": "number"}
 
     def get_queryset(self) -> QuerySet[Gate]:
         return selectors.visible_gates(self.request.user)

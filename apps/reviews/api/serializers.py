@@ -46,7 +46,7 @@ class LabelCreateSerializer(serializers.Serializer[Any]):
 
 
 class LabelSerializer(serializers.ModelSerializer[Label]):
-    reviewer = serializers.SlugRelatedField[Any](slug_field="username", read_only=True)
+    reviewer = serializers.SlugRelatedField[Any](slug_field="username", read_only=True, allow_null=True)
 
     class Meta:
         model = Label

@@ -1,5 +1,10 @@
 """REST of reviews: the next item, labels, skip, undo, progress and rates."""
 
+from collections.abc import Sequence
+from typing import Any
+
+import django_filters
+from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -7,8 +12,10 @@ from rest_framework.response import Response
 from apps.accounts.api.views import caller
 from apps.reviews import selectors, services
 from apps.reviews.api import serializers
+from apps.reviews.models import Label
 from ratchet.bodies import read_body
-from ratchet.endpoints import Endpoint
+from ratchet.endpoints import Endpoint, ListEndpoint
+from ratchet.filters import FilterSet
 
 _PROJECT = OpenApiParameter("project", str, description="slug; absent: every project you may review in")
 
@@ -35,6 +42,30 @@ class LabelItem(Endpoint):
         values = read_body(request, serializers.LabelCreateSerializer)
         label = services.label_item(item=item, by=caller(request), **values)
         return Response(serializers.LabelSerializer(label).data, status=201)
+
+
+class LabelFilter(FilterSet):
+    project = django_filters.CharFilter(field_name="item__project__slug")
+    reviewer = django_filters.CharFilter(field_name="reviewer__username")
+
+    class Meta:
+        model = Label
+        fields = ["project", "reviewer", "verdict", "hacking"]
+
+
+class LabelList(ListEndpoint[Label]):
+    """Your labels, newest first, and everyone's where you manage reviews; `undone_at` says what was taken back."""
+
+    serializer_class = serializers.LabelSerializer
+    queryset = Label.objects.none()
+    filterset_class = LabelFilter
+
+    def get_queryset(self) -> QuerySet[Label]:
+        return selectors.visible_labels(caller(self.request))
+
+    def represent(self, rows: Sequence[Label]) -> Sequence[Any]:
+        services.note_labels_shown(labels=rows, by=caller(self.request))
+        return super().represent(rows)
 
 
 class SkipItem(Endpoint):

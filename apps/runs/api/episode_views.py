@@ -1,9 +1,11 @@
 """REST of groups and episodes down to their tokens."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import django_filters
 from django.db.models import QuerySet
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -14,10 +16,12 @@ from apps.runs.models import Episode, Group
 from apps.runs.transcripts import episode_tokens, episode_transcript
 from apps.tasks.services import note_heldout_look
 from gpu_workers.contracts.groups import jsonable
+from ratchet.bodies import flag, flag_parameter
 from ratchet.endpoints import Endpoint, ListEndpoint
+from ratchet.filters import FilterSet
 
 
-class EpisodeFilter(django_filters.FilterSet):
+class EpisodeFilter(FilterSet):
     project = django_filters.CharFilter(field_name="group__project__slug")
     run = django_filters.UUIDFilter(field_name="group__run_id")
     task = django_filters.UUIDFilter(field_name="group__task_id")
@@ -34,14 +38,14 @@ class EpisodeList(ListEndpoint[Episode]):
     serializer_class = serializers.EpisodeSerializer
     queryset = Episode.objects.none()
     filterset_class = EpisodeFilter
+    ordering_fields = {"created_at": "id", "total_seconds": "total_seconds"}
 
     def get_queryset(self) -> QuerySet[Episode]:
         return selectors.visible_episodes(self.request.user)
 
-    def list(self, request: Request, *args: object, **kwargs: object) -> Response:
-        page: list[Episode] = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        _note_looks(request, [episode.group for episode in page])
-        return self.get_paginated_response(self.get_serializer(page, many=True).data)
+    def represent(self, rows: Sequence[Episode]) -> Sequence[Any]:
+        _note_looks(self.request, [episode.group for episode in rows])
+        return super().represent(rows)
 
 
 class GroupDetail(Endpoint):
@@ -55,9 +59,7 @@ class GroupDetail(Endpoint):
 
 class EpisodeDetail(Endpoint):
     @extend_schema(
-        parameters=[
-            OpenApiParameter("tokens", OpenApiTypes.BOOL, description="1: with token ids, mask, log-probs, versions.")
-        ],
+        parameters=[flag_parameter("tokens", "With token ids, mask, log-probs, versions.")],
         responses=serializers.EpisodeDetailSerializer,
     )
     def get(self, request: Request, pk: str) -> Response:
@@ -67,8 +69,7 @@ class EpisodeDetail(Endpoint):
         body = dict(serializers.EpisodeSerializer(episode).data)
         body["group"] = serializers.GroupSerializer(episode.group).data
         body["transcript"] = jsonable(episode_transcript(episode))
-        if request.query_params.get("tokens", "") in ("1", "true"):
-            body["tokens"] = episode_tokens(episode)
+        body["tokens"] = episode_tokens(episode) if flag(request, "tokens") else None
         return Response(body)
 
 

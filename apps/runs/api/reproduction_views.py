@@ -48,8 +48,15 @@ class ReproductionSerializer(serializers.ModelSerializer[Reproduction]):
         read_only_fields = fields
 
 
+class StartedSerializer(serializers.ModelSerializer[Reproduction]):
+    class Meta:
+        model = Reproduction
+        fields = ["id", "episode", "state", "created_at"]
+        read_only_fields = fields
+
+
 class EpisodeReproduce(Endpoint):
-    @extend_schema(request=None, responses={202: ReproductionSerializer})
+    @extend_schema(request=None, responses={202: StartedSerializer})
     def post(self, request: Request, pk: str) -> Response:
         """Play the episode's stored actions in a fresh sandbox and have it judged again.
 
@@ -84,8 +91,7 @@ class ReproductionDetail(Endpoint):
 
 def _accepted(row: Reproduction) -> Response:
     location = f"/api/v1/episodes/{row.episode_id}/reproductions/{row.pk}/"
-    data = {"id": row.pk, "episode": row.episode_id, "state": row.state, "created_at": row.created_at}
-    return Response(data, status=202, headers={"Location": location})
+    return Response(StartedSerializer(row).data, status=202, headers={"Location": location})
 
 
 def _note_look(request: Request, episode: Episode) -> None:

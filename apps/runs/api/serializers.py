@@ -196,7 +196,7 @@ class TokensSerializer(serializers.Serializer[Any]):
 class EpisodeDetailSerializer(EpisodeSerializer):
     group = GroupSerializer(read_only=True)  # type: ignore[assignment]
     transcript = serializers.JSONField(read_only=True, help_text="Turns with token spans, tool calls, sandbox log.")
-    tokens = TokensSerializer(read_only=True, required=False)
+    tokens = TokensSerializer(read_only=True, allow_null=True, help_text="null unless asked for")
 
     class Meta(EpisodeSerializer.Meta):
         fields = [*EpisodeSerializer.Meta.fields, "transcript", "tokens"]

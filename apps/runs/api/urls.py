@@ -15,6 +15,7 @@ urlpatterns = [
     path("runs/<uuid:pk>/ledger/", views.RunLedger.as_view(), name="api-run-ledger"),
     path("runs/<uuid:pk>/long-tail/", views.RunLongTail.as_view(), name="api-run-long-tail"),
     path("runs/<uuid:pk>/checkpoints/", views.RunCheckpoints.as_view(), name="api-run-checkpoints"),
+    path("runs/<uuid:pk>/batches/", views.RunBatches.as_view(), name="api-run-batches"),
     path("runs/<uuid:pk>/groups/", views.RunGroups.as_view(), name="api-run-groups"),
     path("runs/<uuid:pk>/episodes.jsonl", views.RunEpisodes.as_view(), name="api-run-episodes"),
     path("groups/<uuid:pk>/", episode_views.GroupDetail.as_view(), name="api-group"),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import django_filters
 from django.db.models import QuerySet
+from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
@@ -13,17 +14,19 @@ from apps.accounts.api.views import caller
 from apps.accounts.permissions import Permission, find_project, require
 from apps.runs import selectors, services
 from apps.runs.api import serializers
-from apps.runs.models import Checkpoint, Group, IngestedReport, Run, RunEvent
+from apps.runs.api.spec_errors import check_spec
+from apps.runs.models import Batch, Checkpoint, Group, IngestedReport, Run, RunEvent
 from apps.runs.transcripts import export_episodes
-from ratchet.bodies import read_body
+from ratchet.bodies import flag, flag_parameter, number, read_body
 from ratchet.endpoints import Endpoint, ListEndpoint
+from ratchet.filters import FilterSet
 from ratchet.pagination import CursorPagination
-from ratchet.streaming import LinesResponse
+from ratchet.streaming import JSON_LINES, stream
 
 _MAX_TASKS = 50
 
 
-class RunFilter(django_filters.FilterSet):
+class RunFilter(FilterSet):
     project = django_filters.CharFilter(field_name="project__slug")
     suite = django_filters.CharFilter(field_name="suite__slug")
     policy = django_filters.CharFilter(field_name="policy__slug")
@@ -40,6 +43,7 @@ class RunList(ListEndpoint[Run]):
     serializer_class = serializers.RunSerializer
     queryset = Run.objects.none()
     filterset_class = RunFilter
+    ordering_fields = {"created_at": "id", "number": "number", "name": "name"}
 
     def get_queryset(self) -> QuerySet[Run]:
         return selectors.visible_runs(self.request.user)
@@ -52,6 +56,7 @@ class RunList(ListEndpoint[Run]):
         """
         values = read_body(request, serializers.RunCreateSerializer)
         project = find_project(request.user, values["project"], Permission.RUN_CREATE)
+        check_spec(values["spec"])
         run = services.submit_run(project=project, spec=values["spec"], by=caller(request))
         return _accepted(run)
 
@@ -113,9 +118,7 @@ class RunEvents(ListEndpoint[RunEvent]):
 
     def get_queryset(self) -> QuerySet[RunEvent]:
         run = selectors.find_run(self.request.user, self.kwargs["pk"])
-        after = self.request.query_params.get("after", "")
-        events = run.events.order_by("id")
-        return events.filter(id__gt=int(after)) if after.isdecimal() else events
+        return run.events.filter(id__gt=number(self.request, "after", 0)).order_by("id")
 
 
 class RunLedger(Endpoint):
@@ -145,8 +148,24 @@ class RunLongTail(Endpoint):
         return Response(serializers.LongTailSerializer(tail).data)
 
 
+class IndexPagination(CursorPagination):
+    ordering = "index"
+
+
 class VersionPagination(CursorPagination):
     ordering = "version"
+
+
+class RunBatches(ListEndpoint[Batch]):
+    """Groups that were trained together, oldest first."""
+
+    serializer_class = serializers.BatchSerializer
+    queryset = Batch.objects.none()
+    pagination_class = IndexPagination
+    filter_backends = []
+
+    def get_queryset(self) -> QuerySet[Batch]:
+        return selectors.find_run(self.request.user, self.kwargs["pk"]).batches.order_by("index", "id")
 
 
 class RunCheckpoints(ListEndpoint[Checkpoint]):
@@ -161,7 +180,7 @@ class RunCheckpoints(ListEndpoint[Checkpoint]):
         return selectors.checkpoints_of(selectors.find_run(self.request.user, self.kwargs["pk"]))
 
 
-class GroupFilter(django_filters.FilterSet):
+class GroupFilter(FilterSet):
     step = django_filters.NumberFilter(method="in_step")
     task = django_filters.UUIDFilter(field_name="task_id")  # an id, so that guessing tells nothing
 
@@ -190,17 +209,16 @@ class RunEpisodes(Endpoint):
     streams = True
 
     @extend_schema(
-        parameters=[OpenApiParameter("transcripts", OpenApiTypes.BOOL, description="1: with turns and sandbox logs.")],
+        parameters=[flag_parameter("transcripts", "With turns and sandbox logs.")],
         responses={(200, "application/x-ndjson"): OpenApiTypes.STR},
     )
-    def get(self, request: Request, pk: str) -> LinesResponse:
+    def get(self, request: Request, pk: str) -> StreamingHttpResponse:
         """All episodes of the run as JSON lines, streamed."""
         run = selectors.find_run(request.user, pk)
         require(request.user, Permission.EPISODE_READ, run.project)
-        transcripts = request.query_params.get("transcripts", "") in ("1", "true")
-        response = LinesResponse(export_episodes(run, transcripts=transcripts), content_type="application/x-ndjson")
-        response["Content-Disposition"] = f'attachment; filename="run-{run.number}-episodes.jsonl"'
-        return response
+        transcripts = flag(request, "transcripts")
+        lines = export_episodes(run, transcripts=transcripts)
+        return stream(request, lines, JSON_LINES, f"run-{run.number}-episodes.jsonl")
 
 
 def _accepted(run: Run) -> Response:

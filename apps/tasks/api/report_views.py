@@ -21,10 +21,11 @@ from apps.tasks.reports.models import ReportState, SuiteReport
 from apps.tasks.reports.services import request_report
 from apps.tasks.selectors import find_suite, find_task, is_protected
 from apps.tasks.services import note_heldout_look
-from ratchet.bodies import read_body
+from ratchet.bodies import number, read_body
 from ratchet.endpoints import Endpoint
 from ratchet.problems import Problem
-from ratchet.rows import read_part
+
+_MAX_ROWS = 200
 
 
 class SuiteReportDetail(Endpoint):
@@ -62,9 +63,11 @@ class ReportFinding(Endpoint):
         if report is None:
             raise Problem("no_report", 404, "No report on this suite is ready.")
         found = selectors.find_finding(selectors.load_body(report), finding)
-        offset, limit = read_part(request)
-        split = request.query_params.get("split", "")
-        listed = selectors.list_finding(caller(request), report, found, offset=offset, limit=limit, split=split)
+        listed = selectors.list_finding(
+            caller(request), report, found,
+            offset=number(request, "offset", 0), limit=number(request, "limit", 50, 1, _MAX_ROWS),
+            split=request.query_params.get("split", ""),
+        )  # fmt: skip
         return Response(FindingListSerializer(listed).data)
 
 

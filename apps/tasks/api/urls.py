@@ -11,6 +11,7 @@ urlpatterns = [
     path("suites/<uuid:pk>/progress/", views.SuiteProgress.as_view(), name="api-suite-progress"),
     path("suites/<uuid:pk>/recheck/", views.SuiteRecheck.as_view(), name="api-suite-recheck"),
     path("suites/<uuid:pk>/tasks/", views.TaskList.as_view(), name="api-suite-tasks"),
+    path("suites/<uuid:pk>/tasks.jsonl", views.TaskExport.as_view(), name="api-suite-tasks-export"),
     path("suites/<uuid:pk>/report/", report_views.SuiteReportDetail.as_view(), name="api-suite-report"),
     path(
         "suites/<uuid:pk>/report/<slug:finding>/", report_views.ReportFinding.as_view(), name="api-suite-report-finding"

@@ -1,11 +1,14 @@
 """REST of suites and tasks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import django_filters
 import msgspec
 from django.db.models import QuerySet
+from django.http import StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
@@ -21,12 +24,16 @@ from apps.tasks.sources import import_harbor, import_source, suite_problem
 from apps.tasks.suites.errors import SuiteError
 from ratchet.bodies import read_body
 from ratchet.endpoints import Endpoint, ListEndpoint
+from ratchet.filters import FilterSet
 from ratchet.pagination import CursorPagination
 from ratchet.problems import Problem
+from ratchet.streaming import JSON_LINES, json_lines, stream
 from ratchet.strict_json import StrictJsonError, loads
 
+_EXPORTED = 200  # tasks read at once of an export
 
-class SuiteFilter(django_filters.FilterSet):
+
+class SuiteFilter(FilterSet):
     project = django_filters.CharFilter(field_name="project__slug")
 
     class Meta:
@@ -38,6 +45,7 @@ class SuiteList(ListEndpoint[Suite]):
     serializer_class = serializers.SuiteSerializer
     queryset = Suite.objects.none()
     filterset_class = SuiteFilter
+    ordering_fields = {"created_at": "id", "slug": "slug"}
     parser_classes = [SuiteJSONParser, MultiPartParser]
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -112,7 +120,7 @@ class SuiteRecheck(Endpoint):
         return _accepted(request, services.recheck_suite(suite=suite, by=caller(request)))
 
 
-class TaskFilter(django_filters.FilterSet):
+class TaskFilter(FilterSet):
     tag = django_filters.CharFilter(field_name="tags", lookup_expr="contains", method="with_tag")
 
     class Meta:
@@ -139,12 +147,32 @@ class TaskList(ListEndpoint[Task]):
         suite = selectors.find_suite(self.request.user, self.kwargs["pk"])
         return selectors.visible_tasks(self.request.user).filter(suite=suite)
 
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        tasks = self.filter_queryset(self.get_queryset())
-        page: list[Task] = self.paginate_queryset(tasks) or []
-        show = _show_heldout(request, page)
-        context = {**self.get_serializer_context(), "show_heldout": show}
-        return self.get_paginated_response(serializers.TaskSerializer(page, many=True, context=context).data)
+    def represent(self, rows: Sequence[Task]) -> Sequence[Any]:
+        context = {**self.get_serializer_context(), "show_heldout": _show_heldout(self.request, rows)}
+        shown: Any = serializers.TaskSerializer(rows, many=True, context=context).data
+        return list(shown)
+
+
+class TaskExport(Endpoint):
+    streams = True
+
+    @extend_schema(responses={(200, "application/x-ndjson"): OpenApiTypes.STR})
+    def get(self, request: Request, pk: str) -> StreamingHttpResponse:
+        """Every task with its content as JSON lines, streamed. Content of held-out tasks needs heldout:read (else it is
+        null), and is audited."""
+        suite = selectors.find_suite(request.user, pk)
+        return stream(request, json_lines(_exported(request, suite)), JSON_LINES, f"{suite.slug}-{suite.version}.jsonl")
+
+
+def _exported(request: Request, suite: Suite) -> Iterator[dict[str, Any]]:
+    rows = selectors.visible_tasks(request.user).filter(suite=suite).iterator(chunk_size=_EXPORTED)
+    while part := list(islice(rows, _EXPORTED)):
+        show = _show_heldout(request, part)
+        for task in part:
+            shown: Any = task
+            readable = show or not selectors.is_protected(task.split)
+            shown.content = msgspec.to_builtins(selectors.load_bundle(task)) if readable else None
+            yield serializers.TaskDetailSerializer(shown, context={"show_heldout": show}).data
 
 
 class TaskDetail(Endpoint):
@@ -178,7 +206,7 @@ class TaskPutBack(Endpoint):
         return Response(serializers.TaskSerializer(task, context={"show_heldout": False}).data)
 
 
-def _show_heldout(request: Request, tasks: list[Task]) -> bool:
+def _show_heldout(request: Request, tasks: Sequence[Task]) -> bool:
     """Whether held-out content among the tasks is shown; if so, that is audited first."""
     heldout = [task for task in tasks if selectors.is_protected(task.split)]
     if not heldout:

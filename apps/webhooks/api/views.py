@@ -14,9 +14,10 @@ from apps.webhooks.models import Delivery, Webhook
 from apps.webhooks.signing import secret_of
 from ratchet.bodies import read_body
 from ratchet.endpoints import IF_MATCH, KEEPS_NO_ANSWER, Endpoint, ListEndpoint, require_match
+from ratchet.filters import FilterSet
 
 
-class WebhookFilter(django_filters.FilterSet):
+class WebhookFilter(FilterSet):
     project = django_filters.CharFilter(field_name="project__slug")
 
     class Meta:
@@ -92,7 +93,7 @@ class WebhookTest(Endpoint):
         return _accepted(request, services.send_test(webhook=webhook, by=caller(request)))
 
 
-class DeliveryFilter(django_filters.FilterSet):
+class DeliveryFilter(FilterSet):
     class Meta:
         model = Delivery
         fields = ["state", "event_type"]

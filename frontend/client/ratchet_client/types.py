@@ -7,6 +7,10 @@ from typing import Any, Literal, NotRequired, TypeAlias
 from typing_extensions import TypedDict
 
 
+class AcceptRequest(TypedDict, closed=True):
+    secret: str
+
+
 class Allowed(TypedDict):
     approve: bool
     reject: bool
@@ -19,7 +23,7 @@ class Allowed(TypedDict):
 class Arm(TypedDict):
     label: str
     policy: str
-    checkpoint_version: int
+    checkpoint_version: int | None
     num_shots: NotRequired[int]
 
 
@@ -53,6 +57,9 @@ class BaseModel(TypedDict):
     licence: str
     context_length: int
     created_at: str
+
+
+BatchStateEnum: TypeAlias = Literal["sent", "trained", "abandoned"]
 
 
 BlankEnum: TypeAlias = Literal[""]
@@ -119,6 +126,22 @@ class ConfirmRequest(TypedDict, closed=True):
 
 
 DecisionKindEnum: TypeAlias = Literal["approve", "reject", "override"]
+
+
+class DeliveryAttempt(TypedDict):
+    """
+    `status_code` is null where nothing was answered; `error` then says why.
+    """
+
+    number: int
+    at: str
+    status_code: int | None
+    error: str
+    response: str
+    duration_seconds: float
+
+
+DeliveryStateEnum: TypeAlias = Literal["pending", "delivered", "failed"]
 
 
 class Episode(TypedDict):
@@ -385,6 +408,19 @@ class PaginatedGatePolicyList(TypedDict):
     results: list[GatePolicy]
 
 
+class PatchedProjectTitleRequest(TypedDict, closed=True):
+    title: NotRequired[str]
+
+
+PatchedWebhookChangeRequestEvent: TypeAlias = str
+
+
+class PatchedWebhookChangeRequest(TypedDict, closed=True):
+    url: NotRequired[str]
+    events: NotRequired[list[PatchedWebhookChangeRequestEvent]]
+    enabled: NotRequired[bool]
+
+
 class Percentiles(TypedDict):
     p50: float | None
     p90: float | None
@@ -539,6 +575,7 @@ ScopesEnum: TypeAlias = Literal[
     "policy:create",
     "policy:read",
     "project:read",
+    "project:update",
     "review:adjudicate",
     "review:label",
     "review:manage",
@@ -552,6 +589,20 @@ ScopesEnum: TypeAlias = Literal[
     "token:create",
     "webhook:manage",
 ]
+
+
+class SentInvitation(TypedDict):
+    id: str
+    project: str
+    email: str
+    role: RoleEnum
+    invited_by: str | None
+    created_at: str
+    expires_at: str
+    accepted_at: str | None
+    accepted_by: str | None
+    revoked_at: str | None
+    url: str
 
 
 class Series(TypedDict):
@@ -575,6 +626,13 @@ class SkipRequest(TypedDict, closed=True):
 
 
 SplitEnum: TypeAlias = Literal["train", "dev", "heldout", "regression"]
+
+
+class Started(TypedDict):
+    id: str
+    episode: str
+    state: ReproductionStateEnum
+    created_at: str
 
 
 class SuiteCreateRequest(TypedDict, closed=True):
@@ -672,6 +730,7 @@ class TokenCreateRequest(TypedDict, closed=True):
     project: NotRequired[str | None]
     scopes: NotRequired[list[str]]
     days: NotRequired[int]
+    expires_at: NotRequired[str]
 
 
 class Tokens(TypedDict):
@@ -707,6 +766,38 @@ class VerifierRates(TypedDict):
     false_positive: Rate | None
     false_negative: Rate | None
     disagreement: Rate | None
+
+
+class Webhook(TypedDict):
+    id: str
+    project: str
+    url: str
+    events: list[str]
+    enabled: bool
+    created_by: str | None
+    created_at: str
+    updated_at: str
+
+
+WebhookCreateRequestEvent: TypeAlias = str
+
+
+class WebhookCreateRequest(TypedDict, closed=True):
+    project: str
+    url: str
+    events: list[WebhookCreateRequestEvent]
+
+
+class WebhookWithSecret(TypedDict):
+    id: str
+    project: str
+    url: str
+    events: list[str]
+    enabled: bool
+    created_by: str | None
+    created_at: str
+    updated_at: str
+    secret: str
 
 
 class ProblemError(TypedDict):
@@ -773,6 +864,15 @@ class Attempt(TypedDict):
     started_at: str | None
     ended_at: str | None
     ended_reason: str
+
+
+class Batch(TypedDict):
+    id: str
+    index: int
+    state: BatchStateEnum
+    attempt: int
+    created_at: str
+    trained_at: str | None
 
 
 class BlindItem(TypedDict):
@@ -893,12 +993,38 @@ class Decision(TypedDict):
 
     id: str
     kind: DecisionKindEnum
-    by: str
-    second_by: str
+    by: str | None
+    second_by: str | None
     reason: NotRequired[str]
     evidence_digest: str
     effective_at: NotRequired[str | None]
     created_at: str
+
+
+class Delivery(TypedDict):
+    id: str
+    webhook: str
+    event_type: str
+    state: DeliveryStateEnum
+    num_attempts: int
+    next_attempt_at: str | None
+    redelivery_of: str | None
+    created_at: str
+    finished_at: str | None
+
+
+class DeliveryDetail(TypedDict):
+    id: str
+    webhook: str
+    event_type: str
+    state: DeliveryStateEnum
+    num_attempts: int
+    next_attempt_at: str | None
+    redelivery_of: str | None
+    created_at: str
+    finished_at: str | None
+    payload: Any
+    attempts: list[DeliveryAttempt]
 
 
 class Evaluation(TypedDict):
@@ -920,7 +1046,7 @@ class Evaluation(TypedDict):
     plan_hash: str
     arms: list[Arm]
     progress: dict[str, int]
-    created_by: str
+    created_by: str | None
     created_at: str
     started_at: NotRequired[str | None]
     finished_at: NotRequired[str | None]
@@ -987,10 +1113,10 @@ class Gate(TypedDict):
     verdict: NotRequired[GateVerdictEnum | BlankEnum]
     headline: NotRequired[str]
     evidence_digest: NotRequired[str]
-    submitted_by: str
+    submitted_by: str | None
     created_at: str
     computed_at: NotRequired[str | None]
-    decision: Decision
+    decision: Decision | None
     regression: NotRequired[str | None]
     regression_result: dict[str, Any]
     progress: dict[str, int]
@@ -1020,7 +1146,7 @@ class Group(TypedDict):
     split: str
     purpose: str
     state: GroupStateEnum
-    outcome: GroupOutcomeEnum
+    outcome: GroupOutcomeEnum | BlankEnum
     outcome_reason: str
     boundary: str
     size: int
@@ -1056,7 +1182,7 @@ class GroupDetail(TypedDict):
     split: str
     purpose: str
     state: GroupStateEnum
-    outcome: GroupOutcomeEnum
+    outcome: GroupOutcomeEnum | BlankEnum
     outcome_reason: str
     boundary: str
     size: int
@@ -1096,6 +1222,25 @@ class HeldoutLedger(TypedDict):
     looks: list[Look]
 
 
+class Invitation(TypedDict):
+    id: str
+    project: str
+    email: str
+    role: RoleEnum
+    invited_by: str | None
+    created_at: str
+    expires_at: str
+    accepted_at: str | None
+    accepted_by: str | None
+    revoked_at: str | None
+
+
+class InvitationCreateRequest(TypedDict, closed=True):
+    email: str
+    role: RoleEnum
+    days: NotRequired[int]
+
+
 class IssuedToken(TypedDict):
     id: str
     name: str
@@ -1117,7 +1262,7 @@ class KindRates(TypedDict):
 class Label(TypedDict):
     id: str
     item: str
-    reviewer: str
+    reviewer: str | None
     verdict: LabelVerdictEnum
     hacking: NotRequired[bool]
     comment: NotRequired[str]
@@ -1171,7 +1316,7 @@ class Measurement(TypedDict):
     status_message: str
     num_tasks: int
     num_measured: int
-    created_by: str
+    created_by: str | None
     created_at: str
     finished_at: str | None
 
@@ -1195,7 +1340,7 @@ class MeasurementDetail(TypedDict):
     status_message: str
     num_tasks: int
     num_measured: int
-    created_by: str
+    created_by: str | None
     created_at: str
     finished_at: str | None
     progress: MeasurementProgress | None
@@ -1228,10 +1373,22 @@ class NextItem(TypedDict):
     num_waiting: int
 
 
+class PaginatedBatchList(TypedDict):
+    next: NotRequired[str]
+    previous: NotRequired[str]
+    results: list[Batch]
+
+
 class PaginatedCheckpointList(TypedDict):
     next: NotRequired[str]
     previous: NotRequired[str]
     results: list[Checkpoint]
+
+
+class PaginatedDeliveryList(TypedDict):
+    next: NotRequired[str]
+    previous: NotRequired[str]
+    results: list[Delivery]
 
 
 class PaginatedEvaluationList(TypedDict):
@@ -1250,6 +1407,18 @@ class PaginatedGroupList(TypedDict):
     next: NotRequired[str]
     previous: NotRequired[str]
     results: list[Group]
+
+
+class PaginatedInvitationList(TypedDict):
+    next: NotRequired[str]
+    previous: NotRequired[str]
+    results: list[Invitation]
+
+
+class PaginatedLabelList(TypedDict):
+    next: NotRequired[str]
+    previous: NotRequired[str]
+    results: list[Label]
 
 
 class PaginatedMeasurementList(TypedDict):
@@ -1280,6 +1449,12 @@ class PaginatedTokenList(TypedDict):
     next: NotRequired[str]
     previous: NotRequired[str]
     results: list[Token]
+
+
+class PaginatedWebhookList(TypedDict):
+    next: NotRequired[str]
+    previous: NotRequired[str]
+    results: list[Webhook]
 
 
 class PolicyBrief(TypedDict):
@@ -1314,7 +1489,7 @@ class Reproduction(TypedDict):
     id: str
     episode: str
     state: ReproductionStateEnum
-    outcome: ReproductionOutcomeEnum
+    outcome: ReproductionOutcomeEnum | BlankEnum
     status_message: str
     stored_verdict: str
     stored_reward: float | None
@@ -1553,7 +1728,7 @@ class EpisodeDetail(TypedDict):
     audit_hash: str
     created_at: str
     transcript: Any
-    tokens: Tokens
+    tokens: Tokens | None
 
 
 class FindingList(TypedDict):
@@ -1587,10 +1762,10 @@ class GateDetail(TypedDict):
     verdict: NotRequired[GateVerdictEnum | BlankEnum]
     headline: NotRequired[str]
     evidence_digest: NotRequired[str]
-    submitted_by: str
+    submitted_by: str | None
     created_at: str
     computed_at: NotRequired[str | None]
-    decision: Decision
+    decision: Decision | None
     regression: NotRequired[str | None]
     regression_result: dict[str, Any]
     progress: dict[str, int]

@@ -161,6 +161,7 @@ AXES_LOCKOUT_CALLABLE = "apps.accounts.lockout.locked_out"
 AXES_RESET_ON_SUCCESS = True
 AXES_ENABLE_ADMIN = False
 AXES_VERBOSE = False
+AXES_DISABLE_ACCESS_LOG = True  # sign-ins are in the audit trail, without the addresses of pages, which may be secret
 
 OIDC_NAME = ENV.oidc_name
 OIDC_ORIGIN = "/".join(ENV.oidc_server_url.split("/")[:3])
@@ -270,6 +271,7 @@ LOGGING = {
     "loggers": {
         "django.request": {"level": "ERROR"},
         # One line per tick would fill the disk of a machine that stays up.
+        "axes": {"level": "WARNING"},  # else the address of an invitation, which is its secret
         "celery.beat": {"level": "WARNING"},
         "celery.worker.strategy": {"level": "WARNING"},
         "celery.app.trace": {"level": "WARNING"},

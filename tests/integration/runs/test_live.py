@@ -121,6 +121,19 @@ async def test_the_socket_answers_a_cursor_and_pushes_changes():
 
 
 @pytest.mark.django_db(transaction=True)
+async def test_what_says_nothing_is_answered_with_what_to_send():
+    world, run, _ = await database_sync_to_async(_world_with_run)()
+    socket = open_socket(run, world.engineer)
+    await socket.connect()
+    for message in ({"text": "{"}, {"text": "[" * 100_000}, {"text": "[1]"}, {"bytes": b"\xff"}):
+        await socket.send_input({"type": "websocket.receive", **message})
+        assert "cursor" in (await socket.receive_json())["error"]
+    await socket.send_json({"cursor": "x" * 10, "events": -1, "mark": [1]})
+    assert (await socket.receive_json())["strip"]["state"] == "queued"
+    await socket.close()
+
+
+@pytest.mark.django_db(transaction=True)
 async def test_many_commits_make_few_pushes():
     world, run, _ = await database_sync_to_async(_world_with_run)()
     socket = open_socket(run, world.engineer)

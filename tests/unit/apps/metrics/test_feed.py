@@ -44,9 +44,9 @@ def reads(monkeypatch) -> list[Cursor]:
     found: list[Cursor] = []
     real = feeds._read
 
-    def read(run_id: str, cursor: Cursor, mark: str):
+    def read(base, cursor: Cursor, mark: str):
         found.append(cursor)
-        return real(run_id, cursor, mark)
+        return real(base, cursor, mark)
 
     monkeypatch.setattr(feeds, "_read", read)
     return found

@@ -121,3 +121,11 @@ def test_file_yields_to_the_environment(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("RATCHET_GATEWAY_PORT", "9200")
     env = load_env(root=tmp_path)
     assert (env.port, env.gateway_port) == (9100, 9200)
+
+
+def test_sign_in_by_a_provider_needs_all_of_its_variables(tmp_path: Path) -> None:
+    server = {"OIDC_SERVER_URL": "https://id.example.org/", "OIDC_CLIENT_ID": "ratchet"}
+    found = problems(tmp_path, **server, WEBHOOK_NETWORKS="10.0.0.0/8,x")
+    assert [words.split()[0].rstrip(":") for words in found] == ["WEBHOOK_NETWORKS", "OIDC_CLIENT_SECRET"]
+    env = load(tmp_path, **server, OIDC_CLIENT_SECRET="s", WEBHOOK_NETWORKS="10.0.0.0/8")
+    assert (env.oidc_server_url, env.webhook_networks) == ("https://id.example.org", ("10.0.0.0/8",))

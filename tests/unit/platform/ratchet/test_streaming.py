@@ -1,34 +1,42 @@
-"""Streamed lines: complete either way they are served, and never gathered before the first is sent."""
+"""Exports leave as they are made, under ASGI as under WSGI."""
 
-import threading
-from collections.abc import Iterator
+import json
 
-from django.test import AsyncRequestFactory
+from django.core.handlers.asgi import ASGIRequest
+from django.http import StreamingHttpResponse
+from django.test import AsyncRequestFactory, RequestFactory
+from rest_framework.request import Request
 
-from ratchet.streaming import BATCH, LinesResponse
-
-
-def lines(made: list[int], n: int) -> Iterator[str]:
-    for number in range(n):
-        made.append(threading.get_ident())
-        yield f"{number}\n"
+from ratchet.streaming import json_lines, stream
 
 
-async def test_an_event_loop_sends_what_is_made_batch_by_batch_from_another_thread():
+def lines(made: list[int]):
+    for number in range(100):
+        made.append(number)
+        yield "x" * 9_999 + "\n"
+
+
+async def test_under_asgi_nothing_is_made_before_it_is_sent():
+    request = Request(AsyncRequestFactory().get("/export"))
+    assert isinstance(request._request, ASGIRequest)
     made: list[int] = []
-    response = LinesResponse(lines(made, 3 * BATCH + 1))
-    response.request = AsyncRequestFactory().get("/")
-    sent, counts = b"", []
-    async for part in response:
-        sent += part
-        counts.append(len(made))
-    assert sent.decode().split() == [str(n) for n in range(3 * BATCH + 1)]
-    assert counts == [BATCH, 2 * BATCH, 3 * BATCH, 3 * BATCH + 1]
-    assert len(set(made)) == 1
+    response = stream(request, lines(made), "text/plain", "x.txt")
+    assert response.is_async and made == []
+    pieces = response.streaming_content
+    first = await anext(pieces)
+    assert len(made) == 7 and len(first) == 70_000, "one piece, not the whole"
+    rest = [piece async for piece in pieces]
+    assert len(made) == 100 and len(first) + sum(map(len, rest)) == 1_000_000
 
 
-def test_a_thread_reads_it_line_by_line():
+def test_under_wsgi_too():
     made: list[int] = []
-    parts = iter(LinesResponse(lines(made, 3)))
-    assert (next(parts), len(made)) == (b"0\n", 1)
-    assert list(parts) == [b"1\n", b"2\n"]
+    response = stream(Request(RequestFactory().get("/export")), lines(made), "text/plain", "x.txt")
+    assert isinstance(response, StreamingHttpResponse) and not response.is_async
+    next(iter(response.streaming_content))
+    assert len(made) == 7
+    assert response["Content-Disposition"] == 'attachment; filename="x.txt"'
+
+
+def test_json_lines_hold_one_row_each():
+    assert [json.loads(line) for line in json_lines([{"a": "ü\n"}, [1]])] == [{"a": "ü\n"}, [1]]

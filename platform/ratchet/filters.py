@@ -1,0 +1,27 @@
+"""Filters of the API's lists that take no odd value for none: a misread filter shows too much."""
+
+from typing import Any, ClassVar
+
+import django_filters
+from django.db import models
+from django_filters.filterset import FILTER_FOR_DBFIELD_DEFAULTS
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema_field
+
+
+@extend_schema_field(OpenApiTypes.BOOL)
+class TruthFilter(django_filters.TypedChoiceFilter):
+    """`true` or `false`; anything else is refused."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        choices = (("true", "true"), ("false", "false"))
+        super().__init__(*args, choices=choices, coerce=lambda text: text == "true", **kwargs)
+
+
+class FilterSet(django_filters.FilterSet):
+    """As django-filter's, with strict truth values."""
+
+    FILTER_DEFAULTS: ClassVar[dict[Any, Any]] = {
+        **FILTER_FOR_DBFIELD_DEFAULTS,
+        models.BooleanField: {"filter_class": TruthFilter},
+    }

@@ -1,0 +1,87 @@
+"""Every websocket × every role × own and other project; a right that is taken in mid-session ends the next push."""
+
+import asyncio
+import re
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.conf import settings as django_settings
+from django.test import Client
+
+from apps.accounts.models import Membership, Role, User
+from apps.accounts.permissions import ROLE_PERMISSIONS, Permission
+from apps.metrics.feed import RIGHTS_SECONDS
+from apps.metrics.routing import websocket_urlpatterns
+from ratchet.asgi import application
+from tests.api.worlds import Plant, plant
+from tests.support.sockets import Socket
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+# Route of every websocket, the right that opens it, and the object that it is of.
+SOCKETS = {"ws/runs/<uuid:run_id>/": (Permission.RUN_READ, "run")}
+UNAUTHENTICATED, NOT_FOUND, CLOSED = 4401, 4404, 1000
+
+
+@pytest.fixture
+def made(settings, tmp_path) -> tuple[Plant, User]:
+    settings.OBJECT_STORE_URL = f"file://{tmp_path}"
+    own = plant("own")
+    stranger = User.objects.create_user("stranger", password="a very good password")
+    return own, stranger
+
+
+def test_every_socket_has_an_entry():
+    assert {str(pattern.pattern) for pattern in websocket_urlpatterns} == set(SOCKETS)
+
+
+def _cookie(user: User) -> bytes:
+    client = Client()
+    client.force_login(user)
+    return f"{django_settings.SESSION_COOKIE_NAME}={client.session.session_key}".encode()
+
+
+def _open(path: str, cookie: bytes, origin: bytes = b"http://testserver") -> Socket:
+    headers = [(b"origin", origin), (b"cookie", cookie), (b"host", b"testserver")]
+    return Socket(application, path, headers=headers)
+
+
+async def answer(route: str, object_id: str, cookie: bytes, origin: bytes = b"http://testserver") -> int:
+    """0: it answers what is there; else the code it closes with."""
+    socket = _open("/" + re.sub(r"<[^>]+>", object_id, route), cookie, origin)
+    await socket.send_input({"type": "websocket.connect"})
+    said = await socket.receive_output(timeout=20)
+    if said["type"] == "websocket.accept":
+        await socket.send_json({"cursor": 0, "events": 0})
+        said = await socket.receive_output(timeout=20)
+    code = 0 if said["type"] == "websocket.send" else said.get("code", CLOSED)
+    await socket.close()
+    return code
+
+
+async def test_the_right_opens_and_its_lack_closes(made):
+    own, stranger = made
+    for route, (right, name) in SOCKETS.items():
+        object_id = str(own.ids[name])
+        for role in Role.values:
+            expected = 0 if right in ROLE_PERMISSIONS[role] else NOT_FOUND
+            assert await answer(route, object_id, await sync_to_async(_cookie)(own.users[role])) == expected, role
+        assert await answer(route, object_id, await sync_to_async(_cookie)(stranger)) == NOT_FOUND
+        assert await answer(route, object_id, b"") == UNAUTHENTICATED
+        assert await answer(route, object_id, b"sessionid=guessed") == UNAUTHENTICATED
+        mine = await sync_to_async(_cookie)(own.users[Role.ADMIN])
+        assert await answer(route, object_id, mine, b"https://elsewhere.example") == CLOSED, "another site's page"
+
+
+async def test_a_role_that_is_taken_closes_the_open_socket(made):
+    own, _ = made
+    engineer = own.users[Role.ENGINEER]
+    socket = _open(f"/ws/runs/{own.ids['run']}/", await sync_to_async(_cookie)(engineer))
+    await socket.connect()
+    await socket.send_json({"cursor": 0, "events": 0})
+    assert (await socket.receive_output(timeout=20))["type"] == "websocket.send"
+    await Membership.objects.filter(user=engineer).adelete()
+    await asyncio.sleep(RIGHTS_SECONDS)
+    await socket.send_json({"cursor": 0, "events": 0})
+    said = await socket.receive_output(timeout=20)
+    assert (said["type"], said.get("code")) == ("websocket.close", NOT_FOUND)

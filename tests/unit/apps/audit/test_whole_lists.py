@@ -1,0 +1,16 @@
+"""Every list of the API can be had whole, as JSON lines."""
+
+import json
+
+from apps.audit.services import record
+
+
+def test_every_list_can_be_had_whole(project, owner, client_of):
+    for _ in range(450):
+        record(tag="user:run:submit", by=None, project=project, subject=project)
+    client = client_of(owner)
+    answer = client.get("/api/v1/audit/?as=jsonl&tag=user:run:submit")
+    assert answer["Content-Type"] == "application/x-ndjson"
+    rows = [json.loads(line) for line in b"".join(answer.streaming_content).splitlines()]
+    assert len({row["sequence"] for row in rows}) == 450
+    assert client.get("/api/v1/audit/?as=xml").status_code == 400
