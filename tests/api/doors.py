@@ -197,6 +197,7 @@ DOORS: dict[tuple[str, str], Door | tuple[Door, ...]] = {
     ("api-run-retry", "POST"): Door(P.RUN_CONTROL, pk("run"), ok=(202, 409)),
     ("api-run-events", "GET"): Door(P.RUN_READ, pk("run")),
     ("api-run-ledger", "GET"): Door(P.RUN_READ, pk("run")),
+    ("api-run-long-tail", "GET"): Door(P.RUN_READ, pk("run")),
     ("api-run-batches", "GET"): Door(P.RUN_READ, pk("run")),
     ("api-run-checkpoints", "GET"): Door(P.RUN_READ, pk("run")),
     ("api-run-groups", "GET"): Door(P.RUN_READ, pk("run")),

@@ -247,7 +247,9 @@ def _gate(made: Plant, suite: Suite) -> None:
 
 
 def _reports(made: Plant, suite: Suite) -> None:
-    """The real report, without probes, computed here instead of by a worker."""
+    """The real report, without probes, computed here instead of by a worker; the one that the import asked for waits
+    for workers that this world has not."""
+    suite.reports.all().delete()
     done: list[Any] = []
     compute, finish = report_services.compute_report, report_services.finish_report
     with (

@@ -27,6 +27,18 @@ class Arm(TypedDict):
     num_shots: NotRequired[int]
 
 
+class ArmCost(TypedDict):
+    """
+    Stragglers that a draw let finish (wait) or cancelled (abort); those that no draw decided are in neither.
+    """
+
+    arm: str
+    num_groups: int
+    seconds: float
+    recovery_seconds: float
+    num_passed: int
+
+
 AttemptStateEnum: TypeAlias = Literal["sent", "running", "ended"]
 
 
@@ -492,6 +504,7 @@ class ReportOptionsRequest(TypedDict, closed=True):
     min_attempts: NotRequired[int]
     min_answer_characters: NotRequired[int]
     repeats: NotRequired[int]
+    max_probed: NotRequired[int]
     max_replays: NotRequired[int]
     probe: NotRequired[bool]
     seed: NotRequired[int]
@@ -671,6 +684,7 @@ class SuiteReport(TypedDict):
     finished_at: str | None
     progress: ReportProgress | None
     outdated: bool | None
+    stale: bool | None
     report: Any
 
 
@@ -693,6 +707,19 @@ class Sweep(TypedDict):
 class TagCounts(TypedDict):
     tag: str
     splits: dict[str, int]
+
+
+class TaskCost(TypedDict):
+    task_id: str
+    key: str
+    num_groups: int
+    num_retries: int
+    num_cancelled: int
+    total_seconds: float
+    seconds: float
+    slowest_seconds: float
+    retry_seconds: float
+    cancelled_seconds: float
 
 
 class TaskDrops(TypedDict):
@@ -855,7 +882,9 @@ class Attempt(TypedDict):
     state: AttemptStateEnum
     worker: str
     activity: str
+    resume_from: str
     resumed_version: int | None
+    version: int | None
     finished_version: int | None
     heartbeat_at: str | None
     cpu_seconds: float
@@ -863,6 +892,7 @@ class Attempt(TypedDict):
     created_at: str
     started_at: str | None
     ended_at: str | None
+    ended_code: str
     ended_reason: str
 
 
@@ -1156,6 +1186,10 @@ class Group(TypedDict):
     sampling: Any
     dispatch: int
     requeue_of: str | None
+    straggler: str
+    propensity: float | None
+    retry_seconds: float
+    cancelled_seconds: float
     batch: str | None
     step: int | None
     age: int | None
@@ -1192,6 +1226,10 @@ class GroupDetail(TypedDict):
     sampling: Any
     dispatch: int
     requeue_of: str | None
+    straggler: str
+    propensity: float | None
+    retry_seconds: float
+    cancelled_seconds: float
     batch: str | None
     step: int | None
     age: int | None
@@ -1291,6 +1329,21 @@ class Ledger(TypedDict):
     adds_up: bool
     refused_reports: int
     stale_tasks: list[TaskDrops]
+
+
+class LongTail(TypedDict):
+    """
+    Episode-seconds: a second of one episode in flight, whether it waits for tokens, a tool or a verdict.
+    """
+
+    num_groups: int
+    num_slowest: int
+    total_seconds: float
+    slowest_seconds: float
+    retry_seconds: float
+    cancelled_seconds: float
+    tasks: list[TaskCost]
+    arms: list[ArmCost]
 
 
 class Me(TypedDict):
@@ -1555,6 +1608,7 @@ class Run(TypedDict):
     total_steps: int
     version: int
     confirmed_version: int
+    last_good_version: int | None
     train_cpu_seconds: float
     spec_hash: str
     created_by: str | None
@@ -1579,6 +1633,7 @@ class RunDetail(TypedDict):
     total_steps: int
     version: int
     confirmed_version: int
+    last_good_version: int | None
     train_cpu_seconds: float
     spec_hash: str
     created_by: str | None
