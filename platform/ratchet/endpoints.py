@@ -89,9 +89,14 @@ class ListEndpoint(Endpoint, generics.ListAPIView[M]):
         if AS not in request.query_params:
             page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
             return self.get_paginated_response(self.represent(page))
-        if request.query_params[AS] != "jsonl":
-            raise Problem("invalid", 400, "This cannot be exported so.", [{"path": AS, "message": "must be jsonl"}])
+        errors = [{"path": AS, "message": "must be jsonl"}] if request.query_params[AS] != "jsonl" else []
+        paged = (name for name in ("cursor", "page_size") if name in request.query_params)
+        errors += [{"path": name, "message": f"does not go with {AS}: everything is sent"} for name in paged]
+        if errors:
+            raise Problem("invalid", 400, "This cannot be exported so.", errors)
         rows = self.filter_queryset(self.get_queryset())
+        paginator: Any = self.paginator
+        rows = rows.order_by(*paginator.get_ordering(request, rows, self))
         lines = json_lines(row for part in _parts(rows) for row in self.represent(part))
         return stream(request, lines, JSON_LINES, f"{request.path.strip('/').rpartition('/')[2]}.jsonl")
 

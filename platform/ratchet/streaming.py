@@ -1,6 +1,7 @@
 """Exports that are sent as they are made: nothing of any length is held in memory, under ASGI and WSGI alike."""
 
 from collections.abc import AsyncIterator, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -14,8 +15,12 @@ _CHUNK_BYTES = 64 * 1024
 
 
 def stream(request: Request, lines: Iterable[bytes | str], content_type: str, filename: str) -> StreamingHttpResponse:
-    """An attachment of these lines. Django would first collect a plain iterator whole under ASGI: it gets another."""
-    chunks = _chunks(lines)
+    """An attachment of these lines. Django would first collect a plain iterator whole under ASGI: it gets another.
+
+    The first piece is made at once: what is wrong with the query is then still a refusal, not a broken-off answer.
+    """
+    following = _chunks(lines)
+    chunks = chain([piece] if (piece := next(following, None)) else [], following)
     body: Any = _awaited(chunks) if isinstance(request._request, ASGIRequest) else chunks
     response = StreamingHttpResponse(body, content_type=content_type)
     response["Content-Disposition"] = f'attachment; filename="{filename}"'

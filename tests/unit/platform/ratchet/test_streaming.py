@@ -16,17 +16,19 @@ def lines(made: list[int]):
         yield "x" * 9_999 + "\n"
 
 
-async def test_under_asgi_nothing_is_made_before_it_is_sent():
+async def test_under_asgi_pieces_are_made_as_they_are_sent():
     request = Request(AsyncRequestFactory().get("/export"))
     assert isinstance(request._request, ASGIRequest)
     made: list[int] = []
     response = stream(request, lines(made), "text/plain", "x.txt")
-    assert response.is_async and made == []
+    assert response.is_async and len(made) == 7, "the first piece only"
     pieces = response.streaming_content
     first = await anext(pieces)
-    assert len(made) == 7 and len(first) == 70_000, "one piece, not the whole"
+    assert len(made) == 7 and len(first) == 70_000
+    await anext(pieces)
+    assert len(made) == 14
     rest = [piece async for piece in pieces]
-    assert len(made) == 100 and len(first) + sum(map(len, rest)) == 1_000_000
+    assert len(made) == 100 and 2 * len(first) + sum(map(len, rest)) == 1_000_000
 
 
 def test_under_wsgi_too():
