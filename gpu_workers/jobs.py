@@ -1,6 +1,7 @@
 """Celery entry points of the workers: decode, do, report. What goes wrong becomes a report, never silence."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from functools import lru_cache
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 from celery.signals import worker_ready, worker_shutting_down
 from celery.worker.control import control_command
+from kombu.exceptions import OperationalError
 
 from gpu_workers import launching
 from gpu_workers.celery import app
@@ -18,6 +20,7 @@ from gpu_workers.contracts.messages import (
     FleetJob,
     GroupReport,
     GroupSignal,
+    Heartbeat,
     PolicyInstalled,
     RolloutJob,
     TaskCheck,
@@ -32,7 +35,7 @@ from gpu_workers.contracts.store import StoreError
 from gpu_workers.contracts.tasks import TaskBundle
 from gpu_workers.engines.sglang import SGLangEngine
 from gpu_workers.monitoring import EngineMonitor
-from gpu_workers.reporting import CeleryReporter, new_report
+from gpu_workers.reporting import CeleryReporter, new_report, worker_name
 from gpu_workers.rollout.group import GroupServices, run_group
 from gpu_workers.rollout.running import GroupCancelled, deliver
 from gpu_workers.sandboxes.backends import make_backend
@@ -129,6 +132,7 @@ def install_policy(payload: dict[str, Any]) -> None:
 def train_run(payload: dict[str, Any]) -> None:
     """One trainer attempt, in a process of its own."""
     job = decode(payload, TrainJob)
+    _take_lease(job)
     try:
         ending = launching.run_trainer(job, settings().home)
         if ending.reported:
@@ -143,6 +147,15 @@ def train_run(payload: dict[str, Any]) -> None:
             "trainer_failed", failed, report_id=report_id, run_id=job.run_id, run_attempt=job.attempt, token=job.token
         )
     )
+
+
+def _take_lease(job: TrainJob) -> None:
+    """Say at once who has the job: its message is gone, and should this worker die now, its lease must run out soon."""
+    beat = Heartbeat(
+        run_id=job.run_id, attempt=job.attempt, token=job.token, worker=worker_name(), state="loading", time=time.time()
+    )
+    with contextlib.suppress(OperationalError):  # the broker is away: the trainer's own heartbeats come later
+        reporter().heartbeat(beat)
 
 
 @worker_ready.connect

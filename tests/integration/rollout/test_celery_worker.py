@@ -73,10 +73,14 @@ def app(broker: str, home: Path) -> Iterator[Celery]:
             process.wait()
 
 
-def next_report(app: Celery, home: Path, seconds: float = 90.0) -> Report:
+def next_report(app: Celery, home: Path) -> Report:
+    return msgspec.convert(next_message(app, home, queues.INGEST), Report)
+
+
+def next_message(app: Celery, home: Path, name: str, seconds: float = 90.0) -> Any:
     limit = time.monotonic() + seconds
     with app.connection_for_read() as connection:
-        queue = connection.SimpleQueue(queues.INGEST)
+        queue = connection.SimpleQueue(name)
         try:
             while time.monotonic() < limit:
                 try:
@@ -84,7 +88,7 @@ def next_report(app: Celery, home: Path, seconds: float = 90.0) -> Report:
                 except queue.Empty:
                     continue
                 message.ack()
-                return msgspec.convert(message.payload[0][0], Report)
+                return message.payload[0][0]
         finally:
             queue.close()
     raise AssertionError(f"no report; the worker says: {(home / 'worker.log').read_text()[-2000:]}")
@@ -133,6 +137,8 @@ def test_every_kind_of_job_is_answered(app: Celery, home: Path) -> None:
     assert (installed.kind, installed.body["ok"], installed.body["job_id"]) == ("installed", False, "f")
 
     send(app, queues.JOB_TRAIN, queues.TRAIN, TrainJob(run_id="r", attempt=1, token=5, spec={}, base_model="m"))
+    beat = next_message(app, home, queues.HEARTBEAT)  # at once, before the trainer's process can say anything
+    assert (beat["run_id"], beat["attempt"], beat["token"], beat["state"]) == ("r", 1, 5, "loading")
     failed = next_report(app, home)
     assert (failed.kind, failed.run_id, failed.token) == ("trainer_failed", "r", 5)
     assert (home / "logs" / "trainer-r.1.log").exists()

@@ -15,6 +15,7 @@ from gpu_workers.contracts.groups import jsonable
 from gpu_workers.contracts.messages import (
     FleetJob,
     GroupReport,
+    Heartbeat,
     PolicyInstalled,
     PolicyRef,
     Report,
@@ -42,6 +43,7 @@ TASK = TaskBundle(
 class Reports:
     def __init__(self) -> None:
         self.sent: list[Report] = []
+        self.beats: list[Heartbeat] = []
 
     def send(self, report: Report) -> None:
         self.sent.append(report)
@@ -50,6 +52,9 @@ class Reports:
         (report,) = self.sent
         assert report.kind == kind
         return msgspec.convert(report.body, body)
+
+    def heartbeat(self, heartbeat: Heartbeat) -> None:
+        self.beats.append(heartbeat)
 
 
 @pytest.fixture
