@@ -1,8 +1,9 @@
 """Process 1 of a sandbox: runs what the worker asks, one call at a time, under limits.
 
 As process 1 it cannot be killed from inside: the kernel drops every signal of its namespace that it has no handler
-for, so it has none. It makes itself undumpable so that its memory cannot be written either. After every call all other processes are killed, but for those of services, which are frozen: nothing but
-files and they survive from one call to the next.
+for, so it has none. It makes itself undumpable so that its memory cannot be written either. After every call all other
+processes are killed, but for those of services, which are frozen: nothing but files and they survive from one call to
+the next.
 """
 
 # Requests, which are marshalled, come from the worker alone.
