@@ -55,8 +55,8 @@ async def check_task(
             return TaskCheck(task_id=name, ok=False, reason_code=problem[0], message=problem[1])
     if audit is not None and (problem := await _try(audit, task, "the reference", reference, Verdict.PASS, repeats)):
         return TaskCheck(task_id=name, ok=False, reason_code=problem[0], message=f"audit verifier: {problem[1]}")
-    if problem := await _try_stubs(verifier, task, reference):
-        return TaskCheck(task_id=name, ok=False, reason_code=ReasonCode.TASK_INVALID, message=problem)
+    if said := await _try_stubs(verifier, task, reference):
+        return TaskCheck(task_id=name, ok=False, reason_code=ReasonCode.TASK_INVALID, message=said)
     return TaskCheck(task_id=name, ok=True)
 
 

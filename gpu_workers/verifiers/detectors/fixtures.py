@@ -39,7 +39,7 @@ def deciding_line(source: str) -> int | None:
         return 0
     lines = [line for statement in tree.body for line in _at_import(statement)]
     lent = not any(isinstance(node, ast.keyword) and node.arg == "autouse" for node in nodes)
-    lines += [node.lineno for node in nodes if _reaches(node) and not (lent and _is_patch(node))]
+    lines += [getattr(node, "lineno", 0) for node in nodes if _reaches(node) and not (lent and _is_patch(node))]
     return min(lines, default=None)
 
 
