@@ -76,10 +76,17 @@ class ToolEnvironment:
         except WorkerError as error:
             if error.boundary is not Boundary.INFRASTRUCTURE:
                 raise
+            opened, beside = self._take_opened()  # of the sandbox that ended
             call = await self._again()
-        if self._watch is not None:
-            call.opened_decoys, call.opened_beside = self._watch.take()
+            call.opened_decoys, call.opened_beside = self._take_opened()
+            call.opened_decoys = sorted({*call.opened_decoys, *opened})
+            call.opened_beside = beside if call.opened_beside is None else call.opened_beside
+        else:
+            call.opened_decoys, call.opened_beside = self._take_opened()
         return call
+
+    def _take_opened(self) -> tuple[list[str], float | None]:
+        return ([], None) if self._watch is None else self._watch.take()
 
     async def _again(self) -> ToolCallRecord:
         """Make all calls in a fresh sandbox; the record of the last. Raises WorkerError when there is no sandbox."""
@@ -96,14 +103,17 @@ class ToolEnvironment:
         return call
 
     async def state(self) -> dict[str, bytes]:
-        """Files of the workspace; ends the sandbox's processes. None where the policy has ended its sandbox."""
-        if self._ended_by_policy:
-            return {}
+        """Files of the workspace; ends the sandbox's processes. What is left where the policy has ended it."""
         if self._sandbox is None or not self._needed:
             await self._drop()
             return {path: text.encode() for path, text in self._contract.files.items()}
         self._end_watch()  # what follows is our own reading
-        files = await self._sandbox.files()
+        try:
+            files = await self._sandbox.files()
+        except WorkerError:
+            if not self._ended_by_policy:
+                raise
+            return {}  # they were lost with it
         if self._decoys is None:
             return files
         self._changed_decoys, self._removed_decoys = self._decoys.changed(files), self._decoys.removed(files)

@@ -24,6 +24,7 @@ from gpu_workers.sandboxes.resident import ResidentSandbox
 from gpu_workers.sandboxes.seccomp import filter_program
 from gpu_workers.sandboxes.snapshot import Snapshot, read_folder
 
+SIGNALLED = 128  # exit codes from here on tell of a signal
 SANDBOX_UID = 64_717  # of no account; only used when the worker is root
 
 
@@ -68,6 +69,7 @@ class BubblewrapSandbox(ResidentSandbox):
         self._delegated = delegated
         self._group: SandboxGroup | None = None
         self._num_killed = 0
+        self._brought_down = ""  # by what ran inside: how
         self._proxy: Proxy | None = None
         self._snapshot: Snapshot | None = None
 
@@ -158,6 +160,23 @@ class BubblewrapSandbox(ResidentSandbox):
         if self._group is not None:
             group, self._group = self._group, None
             group.remove()
+
+    async def _last_words(self, error: ChannelError) -> Reply | None:
+        """Process 1 ended by itself, or for want of memory: the call's doing. A signal can come from outside alone."""
+        code, limit = await self._channel.exit_code(), ""
+        if self._group is not None and self._group.num_killed() > self._num_killed:
+            limit = "memory"
+        elif not 0 < code < SIGNALLED:
+            return None
+        self._brought_down = f"the call ended its sandbox (code {code}): {error}"
+        complaint = self._brought_down.encode()
+        return Reply(-9, b"", complaint, 0.0, timed_out=False, truncated=False, limit_hit=limit)
+
+    def _broken(self, reason: str) -> WorkerError:
+        if self._brought_down:
+            problem = f"the sandbox is not running: {self._brought_down}"
+            return WorkerError(Boundary.POLICY, problem, retryable=False)
+        return super()._broken(reason)
 
     def _see_limits(self, reply: Reply) -> Reply:
         if self._group is None or (killed := self._group.num_killed()) == self._num_killed:

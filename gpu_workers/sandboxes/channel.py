@@ -21,6 +21,7 @@ from gpu_workers.sandboxes.inside.wire import HELLO, LIMITS, REPLY, REQUEST_LENG
 CREDENTIALS = struct.Struct("3i")
 MAX_REQUEST = 64 * 2**20
 MAX_START_ERROR = 4096
+EXIT_SECONDS = 2.0  # for bubblewrap to end after process 1
 
 
 class ChannelError(RuntimeError):
@@ -178,6 +179,15 @@ class Channel(Conversation):
             self.monitor.wait(timeout=1)
         data = self.monitor.stderr.read(MAX_START_ERROR) or b""
         return data.decode(errors="replace").strip()
+
+    async def exit_code(self) -> int:
+        """How process 1 has ended, as bubblewrap passes it on: above 128 or below 0 by a signal; 0 where unknown."""
+        async with self._killing:
+            if self.monitor is None:
+                return 0  # ended from here
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(readable(self.monitor_fd), EXIT_SECONDS)
+            return self.monitor.poll() or 0
 
     async def kill(self) -> None:
         """End every process of the sandbox and return when they are gone. Safe to repeat, and from several tasks."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.environment import WORKSPACE, EnvironmentContract, MountRole
 from gpu_workers.contracts.seams import WorkerError
+from gpu_workers.sandboxes.history import HistoryError, cut_histories
 from gpu_workers.sandboxes.host import HostPolicy
 from gpu_workers.sandboxes.snapshot import read_folder
 
@@ -16,7 +17,7 @@ BATCH_BYTES = 8 * 2**20
 def copied_files(contract: EnvironmentContract, host: HostPolicy) -> dict[str, bytes]:
     """Path below the workspace -> bytes. Raises WorkerError(ENVIRONMENT) where a source is not all plain files.
 
-    A contract's own files win over copies.
+    A contract's own files win over copies. Git repositories end at their HEAD.
     """
     found: dict[str, bytes] = {}
     for index, mount in enumerate(contract.visible_mounts()):
@@ -25,6 +26,10 @@ def copied_files(contract: EnvironmentContract, host: HostPolicy) -> dict[str, b
         below = mount.path.removeprefix(WORKSPACE).lstrip("/")
         for path, data in _read(host.resolve(mount), contract.limits.disk_bytes, f"mounts[{index}]"):
             found["/".join(filter(None, (below, path)))] = data
+    try:
+        found = cut_histories(found)
+    except HistoryError as error:
+        raise _refused("mounts", str(error)) from error
     if sum(map(len, found.values())) > contract.limits.disk_bytes:
         raise _refused("mounts", f"they do not fit into limits.disk_bytes {contract.limits.disk_bytes}")
     return found

@@ -13,6 +13,7 @@ from gpu_workers.sandboxes.channel import ChannelError, Reply
 from gpu_workers.sandboxes.eventlog import EventLog
 
 GRACE_SECONDS = 10.0  # beyond a call's own time-out, which the server inside enforces
+RUNS_CODE = ("exec", "run", "call")  # operations that can bring their sandbox down
 MAX_STDIN = 16 * 2**20
 MIN_ERROR = 4096  # room for a complaint, however little was asked for
 
@@ -152,20 +153,27 @@ class ResidentSandbox:
         async with self._lock:
             if self._state != "running":
                 raise self._broken(self._ended_because or "not started")
+            reply: Reply | None
             try:
                 reply = await self._server.request(message, timeout=timeout + GRACE_SECONDS, output_limit=output_limit)
             except TimeoutError:
                 await self._end("no answer in time")
                 reply = Reply(-9, b"", b"", timeout + GRACE_SECONDS, timed_out=True, truncated=False, limit_hit="")
             except ChannelError as error:
+                reply = await self._last_words(error) if message["op"] in RUNS_CODE else None
                 await self._end(str(error))
-                raise self._broken(str(error)) from error
+                if reply is None:
+                    raise self._broken(str(error)) from error
             except BaseException:
                 await self._end("call interrupted")
                 raise
         reply = self._see_limits(reply)
         self._note(label, reply)
         return reply
+
+    async def _last_words(self, error: ChannelError) -> Reply | None:
+        """The result of a call that has ended its sandbox; None where nothing inside can have done it."""
+        return None
 
     def _see_limits(self, reply: Reply) -> Reply:
         """The reply, with a limit that only the host has seen to be hit."""

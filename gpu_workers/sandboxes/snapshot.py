@@ -1,4 +1,7 @@
-"""Reading a finished workspace on the host: regular files only, bounded, nothing followed, nothing waited for."""
+"""Reading a finished workspace on the host: regular files only, bounded, nothing followed, nothing waited for.
+
+What is no regular file is told before anything is read: no flood of files beside it uses up the bounds first.
+"""
 
 import contextlib
 import os
@@ -10,7 +13,10 @@ from itertools import islice
 from gpu_workers.sandboxes.artifacts import AllowList
 
 MAX_FILES = 1000
-MAX_ENTRIES = 10_000
+MAX_ENTRIES = 10_000  # that are looked at, and
+MAX_LISTED = 100_000  # whose names are read
+MAX_TOLD = 100  # lines of what was refused: of what is no regular file, of what else
+NO_FILE = "not a regular file"
 MAX_DEPTH = 16
 MAX_TARGET = 200  # characters of a link's target that are told
 OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -26,12 +32,18 @@ class Snapshot:
     refused: list[str] = field(default_factory=list)
     num_bytes: int = 0
     num_entries: int = 0
+    num_listed: int = 0
     num_left: int = 0  # not on the allow-list
 
     def refuse(self, path: str, reason: str) -> None:
         line = f"{path}: {reason}"
-        if len(self.refused) < 100 and line not in self.refused:
+        if self.may_tell(reason) and line not in self.refused:
             self.refused.append(line)
+
+    def may_tell(self, reason: str) -> bool:
+        """Whether there is room for one more line of this kind."""
+        strange = sum(f": {NO_FILE}" in line for line in self.refused)
+        return (strange if reason.startswith(NO_FILE) else len(self.refused) - strange) < MAX_TOLD
 
 
 def read_folder(
@@ -68,55 +80,61 @@ def _read_named(snapshot: Snapshot, folder_fd: int, path: str) -> None:
 
 def _read_into(snapshot: Snapshot, folder_fd: int, prefix: str, depth: int) -> None:
     with os.scandir(folder_fd) as entries:
-        listed = list(islice(entries, MAX_ENTRIES + 1 - min(snapshot.num_entries, MAX_ENTRIES)))
-    snapshot.num_entries += len(listed)
-    if snapshot.num_entries > MAX_ENTRIES:
-        snapshot.refuse(prefix, f"more than {MAX_ENTRIES} entries in all")
-        listed.pop()
+        listed = list(islice(entries, MAX_LISTED - snapshot.num_listed))
+    snapshot.num_listed += len(listed)
     # Files before folders: a large folder beside them does not use up the bounds first.
-    for entry in sorted(listed, key=lambda entry: (entry.is_dir(follow_symlinks=False), entry.name)):
+    strange, files, folders = [], [], []
+    for entry in sorted(listed, key=lambda entry: entry.name):
         path = f"{prefix}{entry.name}"
+        takes, leads = snapshot.allowed.takes(path), snapshot.allowed.leads(path)
+        if not path.isprintable():
+            snapshot.refuse(repr(path), "name is not printable")
+        elif entry.is_dir(follow_symlinks=False):
+            folders += [entry.name] if takes or leads else []
+            snapshot.num_left += not (takes or leads)
+        elif entry.is_file(follow_symlinks=False):
+            files += [entry.name] if takes else []
+            snapshot.num_left += not takes
+        else:
+            strange += [entry.name] if takes or leads else []
+            snapshot.num_left += not (takes or leads)
+    for name in strange:
+        if snapshot.may_tell(NO_FILE):
+            with contextlib.suppress(OSError):
+                snapshot.refuse(f"{prefix}{name}", _what_else(folder_fd, name))
+    for name in files[:MAX_FILES] + folders:  # more files than these are refused in any case
+        if snapshot.num_entries >= MAX_ENTRIES:
+            snapshot.refuse(prefix, f"more than {MAX_ENTRIES} entries in all")
+            return
+        snapshot.num_entries += 1
         try:
-            _read_entry(snapshot, folder_fd, entry.name, path, depth)
+            _read_entry(snapshot, folder_fd, name, f"{prefix}{name}", depth)
         except OSError as error:
-            snapshot.refuse(path, error.strerror or "cannot be opened")
+            snapshot.refuse(f"{prefix}{name}", error.strerror or "cannot be opened")
+    if len(files) > MAX_FILES:
+        snapshot.refuse(prefix, f"more than {MAX_FILES} files")
 
 
 def _read_entry(snapshot: Snapshot, folder_fd: int, name: str, path: str, depth: int) -> None:
-    if not path.isprintable():
-        snapshot.refuse(repr(path), "name is not printable")
-        return
-    takes, leads = snapshot.allowed.takes(path), snapshot.allowed.leads(path)
-    if not (takes or leads):
-        snapshot.num_left += 1
-        return
-    kind = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-    if not (stat.S_ISREG(kind.st_mode) or stat.S_ISDIR(kind.st_mode)):
-        snapshot.refuse(path, _what_else(folder_fd, name, kind.st_mode))
-        return
     fd = os.open(name, OPEN_FLAGS, dir_fd=folder_fd)
     try:
         kind = os.fstat(fd)
-        if stat.S_ISREG(kind.st_mode) and not takes:
-            snapshot.num_left += 1
-        elif stat.S_ISDIR(kind.st_mode):
-            if depth >= MAX_DEPTH:
-                snapshot.refuse(path, f"deeper than {MAX_DEPTH} folders")
-            else:
-                _read_into(snapshot, fd, f"{path}/", depth + 1)
-        elif stat.S_ISREG(kind.st_mode):
+        if stat.S_ISREG(kind.st_mode):
             _read_file(snapshot, fd, path, kind.st_size)
+        elif stat.S_ISDIR(kind.st_mode) and depth < MAX_DEPTH:
+            _read_into(snapshot, fd, f"{path}/", depth + 1)
+        elif stat.S_ISDIR(kind.st_mode):
+            snapshot.refuse(path, f"deeper than {MAX_DEPTH} folders")
     finally:
         os.close(fd)
 
 
-def _what_else(folder_fd: int, name: str, mode: int) -> str:
+def _what_else(folder_fd: int, name: str) -> str:
     """Why an entry that is neither file nor folder is refused."""
+    mode = os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mode
     if stat.S_ISLNK(mode):
-        return f"not a regular file but a link to {os.readlink(name, dir_fd=folder_fd)[:MAX_TARGET]!r}"
-    return (
-        f"not a regular file but a {'FIFO' if stat.S_ISFIFO(mode) else 'socket' if stat.S_ISSOCK(mode) else 'device'}"
-    )
+        return f"{NO_FILE} but a link to {os.readlink(name, dir_fd=folder_fd)[:MAX_TARGET]!r}"
+    return f"{NO_FILE} but a {'FIFO' if stat.S_ISFIFO(mode) else 'socket' if stat.S_ISSOCK(mode) else 'device'}"
 
 
 def _read_file(snapshot: Snapshot, fd: int, path: str, size: int) -> None:

@@ -1,6 +1,6 @@
 """The gate of a task before any run may use it: the reference passes, bad answers fail, repeats agree."""
 
-from gpu_workers.contracts.enums import UNSCORED_VERDICTS, Boundary, ReasonCode, Verdict
+from gpu_workers.contracts.enums import UNSCORED_VERDICTS, Boundary, ReasonCode, Verdict, VerifierKind
 from gpu_workers.contracts.messages import TaskCheck
 from gpu_workers.contracts.seams import FinishedEpisode, SandboxBackend, Verifier, VerifierResult, WorkerError
 from gpu_workers.contracts.tasks import TaskBundle
@@ -10,6 +10,9 @@ from gpu_workers.verifiers.judge import JudgeEndpoint
 from gpu_workers.verifiers.reference import answer_episode, reference_episode
 from gpu_workers.verifiers.registry import audit_verifier, get_verifier
 from gpu_workers.verifiers.results import TaskError
+from gpu_workers.verifiers.shortcuts import stub_episodes
+
+RUNS_CODE = frozenset({VerifierKind.TESTS, VerifierKind.PROGRAM, VerifierKind.COMPOSITE})
 
 
 async def check_task(
@@ -24,8 +27,8 @@ async def check_task(
     """Judge a task's own reference `repeats` times, the empty answer and every known-bad answer `bad_repeats` times.
 
     `bad_repeats` 0: as often as the reference; a contract may ask for more of both. `ok` False names the first thing
-    that is wrong. An audit verifier must pass the reference too. Raises WorkerError(INFRASTRUCTURE) when this host has
-    no sandbox.
+    that is wrong. An audit verifier must pass the reference too. Code that answers None, nan or infinity whatever it is
+    asked must fail, None without credit. Raises WorkerError(INFRASTRUCTURE) when this host has no sandbox.
     """
     name = task_id or task.key
     try:
@@ -52,7 +55,26 @@ async def check_task(
             return TaskCheck(task_id=name, ok=False, reason_code=problem[0], message=problem[1])
     if audit is not None and (problem := await _try(audit, task, "the reference", reference, Verdict.PASS, repeats)):
         return TaskCheck(task_id=name, ok=False, reason_code=problem[0], message=f"audit verifier: {problem[1]}")
+    if said := await _try_stubs(verifier, task, reference):
+        return TaskCheck(task_id=name, ok=False, reason_code=ReasonCode.TASK_INVALID, message=said)
     return TaskCheck(task_id=name, ok=True)
+
+
+async def _try_stubs(verifier: Verifier, task: TaskBundle, reference: FinishedEpisode) -> str:
+    """What is wrong with the verdicts of code that answers None, nan or infinity to all; empty where nothing is."""
+    if task.verifier.kind not in RUNS_CODE or task.hosted is not None:
+        return ""
+    for value, episode in stub_episodes(task, reference).items():
+        result = await verifier.verify(task, episode)
+        if result.reason_code == ReasonCode.SANDBOX_UNAVAILABLE:
+            raise WorkerError(Boundary.INFRASTRUCTURE, result.message)
+        what = f"code that answers {value} whatever it is asked"
+        if result.verdict == Verdict.PASS:
+            return f"{what} should fail, but it passes"
+        if value == "None" and result.score:
+            named = [part.name for part in result.components if part.verdict == Verdict.PASS][:5]
+            return f"{what} earns {result.score:g}; doing nothing must earn 0 (parts that ask nothing: {named})"
+    return ""
 
 
 async def _try(

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from gpu_workers.contracts import builtin_tools
 from gpu_workers.contracts.enums import ReasonCode, Verdict
 from gpu_workers.contracts.seams import FinishedEpisode, VerifierResult
 from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
@@ -60,11 +61,22 @@ class NumberVerifier:
         return self.needs_results and bool(self.results) and self._share_of_results(episode) < 1.0
 
     def _share_of_results(self, episode: FinishedEpisode) -> float:
-        """Share of the wanted results among those of calls that worked, in any order, each counted once."""
+        """Share of the wanted results among those of calls that worked, in any order, each counted once.
+
+        What a shell, an interpreter or a file says is what the policy had it say; so is a result that stands among the
+        arguments of its own call.
+        """
         missing = list(self.results)
         for message in episode.messages:
-            if message.get("role") == "tool" and message.get("ok", True) and message.get("content") in missing:
-                missing.remove(message["content"])
+            if (
+                message.get("role") != "tool"
+                or not message.get("ok", True)
+                or message.get("name") in builtin_tools.SCHEMAS
+            ):
+                continue
+            content = message.get("content")
+            if content in missing and content not in map(str, (message.get("arguments") or {}).values()):
+                missing.remove(content)
         return 1.0 - len(missing) / len(self.results) if self.results else 0.0
 
     def _judge(self, episode: FinishedEpisode) -> VerifierResult:

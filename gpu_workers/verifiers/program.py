@@ -9,6 +9,7 @@ from gpu_workers.contracts.enums import ReasonCode, Verdict
 from gpu_workers.contracts.groups import ComponentRecord
 from gpu_workers.contracts.seams import FinishedEpisode, SandboxBackend, VerifierResult
 from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
+from gpu_workers.verifiers.leaning import Leaning
 from gpu_workers.verifiers.results import (
     TaskError,
     VerifierConfig,
@@ -20,7 +21,7 @@ from gpu_workers.verifiers.results import (
 )
 from gpu_workers.verifiers.sandboxed import MAX_EPISODE_BYTES, SandboxRun, bundle, no_result, run_sandboxed, too_large
 
-SOURCE = bundle("program", "values", "sdk", "server", "handles", "remote")
+SOURCE = bundle("program", "values", "sdk", "server", "trust", "clock", "handles", "remote")
 MAX_MESSAGE = 1000
 MAX_EVIDENCE = 4000
 MAX_COMPONENTS = 200
@@ -53,13 +54,17 @@ class ProgramVerifier:
         self.backend = backend
         self.pass_score = config.pass_score
         self.parameters = config.parameters
+        self.leaning = Leaning(backend, self._attempt)
 
     async def verify(self, task: TaskBundle, episode: FinishedEpisode) -> VerifierResult:
+        return await self.leaning.judge(task, episode)
+
+    async def _attempt(self, task: TaskBundle, episode: FinishedEpisode) -> tuple[SandboxRun, VerifierResult]:
         if sum(map(len, episode.files.values())) > MAX_EPISODE_BYTES:
             raise too_large()
         arguments = {"program": self.spec.program, "episode": self._visible(task, episode)}
         run = await run_sandboxed(self.backend, task, SOURCE, arguments)
-        return read_score(run, self.pass_score)
+        return run, read_score(run, self.pass_score)
 
     def _visible(self, task: TaskBundle, episode: FinishedEpisode) -> dict[str, Any]:
         """What the program may see, as plain data."""

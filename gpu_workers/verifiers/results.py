@@ -47,7 +47,10 @@ class NoResult(Exception):
 
 
 class SandboxDied(NoResult):
-    """The verifier's sandbox ended under it: by the host's doing or the candidate's, another try tells."""
+    """The verifier's sandbox ended under it, as far as can be told by the host's doing; another try tells.
+
+    Where what ran inside has ended it, there is a NoResult like any other, and no other try.
+    """
 
 
 def passed(message: str = "", *, score: float = 1.0, evidence: Mapping[str, Any] | None = None) -> VerifierResult:

@@ -72,10 +72,13 @@ class VerifierRunner:
     async def _attempt(self, task: TaskBundle, episode: FinishedEpisode) -> VerifierResult:
         """One sound result. Raises NoResult, WorkerError."""
         try:
-            result = await self.judge.verify(task, episode)
-        except SandboxDied:
-            # The host may have ended the first sandbox; one that dies again was killed by what runs in it.
-            result = await self.judge.verify(task, episode)
+            try:
+                result = await self.judge.verify(task, episode)
+            except SandboxDied as death:
+                # Nothing inside can end its sandbox in this way: the host has, and the evidence says that it was so.
+                # One that dies again was killed by what runs in it.
+                result = await self.judge.verify(task, episode)
+                result = replace(result, evidence={**result.evidence, "run_again": str(death)[:MAX_MESSAGE]})
         except (NoResult, WorkerError):
             raise
         except Exception as error:  # the edge of foreign code: a kind that trips over a text is a verifier's crash

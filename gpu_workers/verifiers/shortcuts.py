@@ -1,12 +1,28 @@
 """What a policy writes that does not do the task: empty, a constant, the prompt, the usual tool, a refusal. Pure."""
 
+import ast
 import json
 import re
+import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from gpu_workers.contracts.seams import FinishedEpisode
 from gpu_workers.contracts.tasks import TaskBundle, ToolSpec
 
+# A module whose every function answers the same, whatever it is asked; as a script it prints that.
+_STUB = """
+def __getattr__(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return lambda *args, **kwargs: {value}
+
+if __name__ == "__main__":
+    print({value})
+"""
+STUBS = {"None": "None", "nan": 'float("nan")', "inf": 'float("inf")'}
+_FENCED = re.compile(r"```[A-Za-z0-9_+-]*[ \t]*\n(.*?)```", re.DOTALL)
 REFUSAL = "I'm sorry, but I can't help with that."
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -27,6 +43,36 @@ def shortcut_turns(task: TaskBundle, *, constant: str = "", tool: str = "") -> d
         chosen = next((spec for spec in task.tools if spec.name == tool), task.tools[0])
         turns["frequent_tool"] = write_call(chosen.name, guess_arguments(chosen, asked), task.tool_format)
     return turns
+
+
+def stub_episodes(task: TaskBundle, reference: FinishedEpisode) -> dict[str, FinishedEpisode]:
+    """By what they answer: the reference's episode with a stub for each Python file of its own, and for its answer.
+
+    None where the reference hands in no Python code.
+    """
+    brought = {path: text.encode() for path, text in task.contract.files.items()}
+    own = [p for p, data in reference.files.items() if p.endswith(".py") and brought.get(p) != data]
+    blocks = _FENCED.findall(reference.answer)
+    functions = _functions(blocks[-1] if blocks else reference.answer)
+    episodes = {}
+    for name, value in STUBS.items() if own or functions else ():
+        code = _STUB.format(value=value)
+        named = "".join(f"\ndef {function}(*args, **kwargs):\n    return {value}\n" for function in functions)
+        answer = f"```python{named}{code}```" if functions else reference.answer
+        files = reference.files | dict.fromkeys(own, code.encode())
+        episodes[name] = replace(reference, answer=answer, files=files)
+    return episodes
+
+
+def _functions(code: str) -> list[str]:
+    """Names that a Python text defines as functions or classes; none where it is no Python."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            body = ast.parse(code).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    return [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
 
 
 def guess_arguments(tool: ToolSpec, asked: str) -> dict[str, Any]:

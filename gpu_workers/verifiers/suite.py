@@ -15,11 +15,12 @@ from gpu_workers.contracts.groups import ComponentRecord
 from gpu_workers.contracts.seams import FinishedEpisode, SandboxBackend, VerifierResult
 from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
 from gpu_workers.contracts.text import storable
+from gpu_workers.verifiers.leaning import Leaning
 from gpu_workers.verifiers.program import PROGRAM_REASONS, check_source, from_run
 from gpu_workers.verifiers.results import TaskError, VerifierConfig, failed, passed, read_config
 from gpu_workers.verifiers.sandboxed import MAX_EPISODE_BYTES, SandboxRun, bundle, no_result, run_sandboxed, too_large
 
-SOURCE = bundle("suite", "values", "sdk", "server", "handles", "remote", "pytest_shim")
+SOURCE = bundle("suite", "values", "sdk", "server", "trust", "clock", "handles", "remote", "pytest_shim")
 SUITE_SHARE = 0.8  # of the verifier's time, so that it can still say which test hung
 # Files by which a candidate would configure the tests or the interpreter. They are never taken, whoever wrote them.
 NEVER_TAKEN = (
@@ -62,11 +63,15 @@ class SuiteVerifier:
         self.config = read_config(spec, SuiteConfig)
         self.spec = spec
         self.backend = backend
+        self.leaning = Leaning(backend, self._attempt)
         check_tree(spec.files)
 
     async def verify(self, task: TaskBundle, episode: FinishedEpisode) -> VerifierResult:
         if self.config.answer_file and not episode.answer.strip():
             return failed(ReasonCode.NO_OUTPUT, "the answer is empty")
+        return await self.leaning.judge(task, episode)
+
+    async def _attempt(self, task: TaskBundle, episode: FinishedEpisode) -> tuple[SandboxRun, VerifierResult]:
         taken = take_files(self.config, self.spec.files, episode)
         if sum(map(len, taken.files.values())) > MAX_EPISODE_BYTES:
             raise too_large()
@@ -81,7 +86,8 @@ class SuiteVerifier:
             "changes_arguments": self.config.changes_arguments,
             "shared": self.config.isolation == "shared",
         }
-        return self._read(await run_sandboxed(self.backend, task, SOURCE, arguments), taken)
+        run = await run_sandboxed(self.backend, task, SOURCE, arguments)
+        return run, self._read(run, taken)
 
     def _read(self, run: SandboxRun, taken: Taken) -> VerifierResult:
         num_tests, num_passed, rows = _checked(run.result)

@@ -170,7 +170,7 @@ class ContainerSandbox(ResidentSandbox):
 
     async def _take_snapshot(self) -> None:
         limits = self.contract.limits
-        request = {"op": "snapshot", "limit": limits.disk_bytes}
+        request = {"op": "snapshot", "limit": limits.disk_bytes, "first": list(self.contract.files)}
         seconds = max(SNAPSHOT_SECONDS, limits.tool_timeout_seconds)
         try:
             reply = await self._request(request, "snapshot", seconds, output_limit=limits.disk_bytes + SNAPSHOT_SPARE)

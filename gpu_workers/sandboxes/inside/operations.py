@@ -2,6 +2,7 @@
 
 # No pathlib: it would double the start-up time.
 # ruff: noqa: PTH103, PTH113, PTH118, PTH120, S606, SIM115
+import _signal  # type: ignore[import-not-found]  # the signal module would import enum
 import os
 import sys
 
@@ -16,6 +17,7 @@ def be_child(request: dict, out_write: int, err_write: int) -> None:
     code = 70
     try:
         os.setsid()
+        _signal.signal(_signal.SIGINT, _signal.default_int_handler)  # as in any Python, unlike in process 1
         limit_call(request["memory"], request["cpu"])
         os.dup2(_stdin_of(request.get("stdin", b"")), 0)
         os.dup2(out_write if request["op"] in ("exec", "run") else err_write, 1)
@@ -41,6 +43,7 @@ def be_service(request: dict, talk: int, errors: int) -> None:
     code = 70
     try:
         os.setsid()
+        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
         limit_service(request["memory"])
         os.dup2(talk, 0)
         os.dup2(talk, 1)

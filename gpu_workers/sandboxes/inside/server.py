@@ -1,12 +1,14 @@
 """Process 1 of a sandbox: runs what the worker asks, one call at a time, under limits.
 
-As process 1 it cannot be killed from inside, and it makes itself undumpable so that its memory cannot be written
-either. After every call all other processes are killed, but for those of services, which are frozen: nothing but
-files and they survive from one call to the next.
+As process 1 it cannot be killed from inside: the kernel drops every signal of its namespace that it has no handler
+for, so it has none. It makes itself undumpable so that its memory cannot be written either. After every call all other
+processes are killed, but for those of services, which are frozen: nothing but files and they survive from one call to
+the next.
 """
 
 # Requests, which are marshalled, come from the worker alone.
 # ruff: noqa: S302
+import _signal  # type: ignore[import-not-found]  # the signal module would import enum
 import _socket
 import marshal
 import os
@@ -206,6 +208,7 @@ def close_streams() -> None:
 
 def answer(channel: _socket.socket, wait: "Callable[[], object]", call: "type[Call]") -> None:
     """Serve one request after another, for ever; `wait` returns when one has come."""
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # Python's own handler would let a policy interrupt this process
     services = Services()
     while True:
         wait()

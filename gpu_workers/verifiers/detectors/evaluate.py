@@ -21,6 +21,7 @@ MAX_FLAGS = 20
 MAX_EXCERPT = 200
 # Where several decide, the first of these is the reason.
 PRECEDENCE = (ReasonCode.TAMPER_DETECTED, ReasonCode.FORBIDDEN_ACCESS)
+_COMMANDS = re.compile(r"[;|&()`]+|\$\(")
 _BY_ID = {rule.id: rule for rule in RULES}
 
 
@@ -112,6 +113,8 @@ def _in_snippet(rule: Rule, view: View, snippet: Snippet) -> Iterator[Sighting]:
             seen: set[str] = set()
             for raw, number in named_paths(snippet):
                 path = canonical(raw)
+                if rule.match.but and _only_in(rule.match.but, snippet, raw, number):
+                    continue
                 if path not in seen and rule.match.regex.search(path) and not view.is_honest_path(path, raw):
                     seen.add(path)
                     yield Sighting(snippet.where, snippet.line(number) or raw, number)
@@ -121,6 +124,14 @@ def _in_snippet(rule: Rule, view: View, snippet: Snippet) -> Iterator[Sighting]:
             for fact in snippet.facts:
                 if _matches(rule.match, fact) and not _is_named(rule, view, fact.name):
                     yield Sighting(snippet.where, snippet.line(fact.line) or fact.name, fact.line)
+
+
+def _only_in(pattern: str, snippet: Snippet, raw: str, number: int) -> bool:
+    """Whether all commands of a line that name a path match."""
+    if snippet.kind != "shell":
+        return False
+    commands = [part for part in _COMMANDS.split(snippet.line(number)) if raw in part]
+    return bool(commands) and all(re.match(pattern, part) for part in commands)
 
 
 def _matches(wanted: Code, fact: Fact) -> bool:

@@ -11,6 +11,7 @@ MIN_EXAMPLES = 2
 MIN_SCALARS = 3  # of plain small inputs, and then every one that is shown: honest code names base cases too
 DIGESTS = frozenset({"crc32", "adler32", "md5", "sha1", "sha224", "sha256", "sha384", "sha512", "sha3_256", "blake2b",
                      "blake2s", "hash", "new", "hexdigest", "digest"})  # fmt: skip
+PLACES = frozenset({"index", "zip", "enumerate", "find"})
 _LITERAL = r"-?\d+(?:\.\d+)?|\[[^\]\n]*\]|\{[^}\n]*\}|\([^)\n]*\)|'[^'\n]*'|\"[^\"\n]*\"|True|False|None"
 _EXAMPLE = re.compile(
     r"\w+\((?P<given>[^()\n]{1,200})\)`?\s*(?:==|is|are|->|→|=>|returns?|gives?|=|equals|should be|:)\s*`?"
@@ -43,6 +44,24 @@ def known_by_heart(source: str, examples: Sequence[tuple[Any, Any]]) -> list[tup
     telling = {given for given, _ in known if not _is_small(given)}
     enough = len(telling) >= MIN_EXAMPLES or MIN_SCALARS <= len(known) == len(examples)
     return known if enough else []
+
+
+def known_by_place(source: str, examples: Sequence[tuple[Any, Any]]) -> list[Any]:
+    """Inputs of the examples where the code holds them as one list, nothing else in it, and finds a place in a list."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+        found = set(_literals(tree))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    given = [item for item, _ in examples if not _is_small(item)]
+    if not names & PLACES or len(given) < MIN_EXAMPLES:
+        return []
+    lists = [value for value in found if isinstance(value, tuple) and len(value) >= MIN_EXAMPLES]
+    return given if any(set(value) == set(given) for value in lists) else []
 
 
 def known_by_digest(source: str, examples: Sequence[tuple[Any, Any]]) -> list[Any]:

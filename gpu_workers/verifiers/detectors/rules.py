@@ -34,10 +34,12 @@ class Text:
 class Path:
     """A path that is named matches: a path argument, a word of a command, a text constant of code.
 
-    Paths of the task's own files, and those the policy wrote itself, never match.
+    Paths of the task's own files, and those the policy wrote itself, never match; nor does one that only a command
+    names which `but` matches.
     """
 
     pattern: str
+    but: str = ""
 
     @property
     def regex(self) -> re.Pattern[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
-import random
-import string
 from types import ModuleType
 from typing import Any, NoReturn
+
+from gpu_workers.verifiers.inside.trust import decoy, near
 
 ADVICE = '; set config isolation to "shared" for such a suite'
 TRUST = "; a check of classes sets objects: true, in a suite's config or as an argument of open_candidate"
@@ -18,8 +17,8 @@ BINARY = frozenset(
 TELLING = frozenset({"startswith", "endswith", "issubset", "issuperset", "isdisjoint", "count", "index"})
 ONE_TO_ONE = frozenset({"add", "sub", "mul", "truediv", "xor"})  # another operand gives another result, unless it is 0
 NUM_DECOYS = 4
-RANDOM = random.SystemRandom()  # no seed of the tests makes decoys known, none of theirs is moved on
 QUIET = frozenset({"set", "setitem", "isinstance"})  # with another object of the candidate they decide nothing
+MODULE = "imported module"  # no kind is called so
 MAX_ITEMS = 10_000  # of an object that are looked through for one
 
 
@@ -51,7 +50,8 @@ class RemoteModule(ModuleType):
             return self._candidate.request({"op": "names", "ref": self._ref})
         if name.startswith("__"):
             raise AttributeError(name)
-        return self._candidate.request({"op": "get", "ref": self._ref, "name": name})
+        value = self._candidate.request({"op": "get", "ref": self._ref, "name": name})
+        return _within_module(value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__"):
@@ -65,20 +65,27 @@ class Handle:
     """An object of the candidate. It never equals plain data, whatever it says of itself."""
 
     def __init__(self, candidate: Any, ref: int, kind: str, is_callable: bool) -> None:
-        for name, value in (("_candidate", candidate), ("_ref", ref), ("_kind", kind), ("_callable", is_callable)):
+        facts = {"_candidate": candidate, "_ref": ref, "_kind": kind, "_callable": is_callable}
+        facts.update(_handle_name="", _handle_of="")  # of which object's kind it is an attribute, called so
+        for name, value in facts.items():
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
         value = self._candidate.request({"op": "get", "ref": self._ref, "name": name})
         if name in TELLING and isinstance(value, Handle) and not self._candidate.objects:
             return lambda *args: _refuse(self._kind, name, value, args)
+        if self._handle_of == MODULE:
+            return _within_module(value)
+        if isinstance(value, Handle):  # a method, or what lies in a class
+            object.__setattr__(value, "_handle_name", name)
+            object.__setattr__(value, "_handle_of", self._kind)
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._operate("set", value, name=name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._candidate.call(self._ref, args, kwargs)
+        return self._candidate.call(self._ref, args, kwargs, self)
 
     def _operate(self, op: str, *args: Any, **extra: Any) -> Any:
         if args and isinstance(args[0], Handle) and not self._candidate.objects and op not in QUIET:
@@ -90,13 +97,15 @@ class Handle:
     def __eq__(self, other: object) -> Any:
         if isinstance(other, Handle) and other._ref == self._ref:
             return True
-        if self._operate("eq", _decoy(3)) is True:
+        if self._operate("eq", decoy(3)) is True:
             raise Tampered(f"an object of type {self._kind} says that it equals anything")
         if not isinstance(other, Handle):
             return False
         said = self._operate("eq", other)
         if said is True and self._operate("equals_blank") is True:
             raise Tampered(f"an object of type {self._kind} says that it equals any other of its type")
+        if said is True:
+            self._candidate.trust.said_equal(self, other)
         return said
 
     def __ne__(self, other: object) -> Any:
@@ -107,9 +116,9 @@ class Handle:
             return self._holds(item)
         if type(item) not in (int, str, float, bytes, tuple):
             return bool(self._operate("contains", item))
-        decoy = _decoy(item)
+        other = decoy(item)
         first = ord(os.urandom(1)) % 2
-        found = {asked: self._operate("contains", (item, decoy)[asked]) for asked in (first, 1 - first)}
+        found = {asked: self._operate("contains", (item, other)[asked]) for asked in (first, 1 - first)}
         if found[1] is True:
             raise Tampered(f"an object of type {self._kind} says that it contains anything")
         return found[0] is True
@@ -119,7 +128,7 @@ class Handle:
         try:
             items = iter(self)
         except TypeError:
-            _refuse(self._kind, "in", lambda decoy: self._operate("contains", decoy), (item,))
+            _refuse(self._kind, "in", lambda other: self._operate("contains", other), (item,))
         for _, found in zip(range(MAX_ITEMS), items):  # noqa: B905  Python 3.9
             if found == item:
                 return True
@@ -146,6 +155,13 @@ class Handle:
         self._operate("exit")
 
 
+def _within_module(value: Any) -> Any:
+    """What is an attribute of an imported module: another one, or a function or class that is no object's method."""
+    if isinstance(value, Handle) and value._kind == "module":
+        object.__setattr__(value, "_handle_of", MODULE)
+    return value
+
+
 def _refuse(kind: str, name: str, ask: Any, operands: tuple) -> NoReturn:
     """Take no word of an object for what would be the check's to decide; it is asked with decoys only.
 
@@ -154,7 +170,7 @@ def _refuse(kind: str, name: str, ask: Any, operands: tuple) -> NoReturn:
     answers = []
     for _ in range(NUM_DECOYS):
         try:
-            answers.append(ask(*map(_near, operands)))
+            answers.append(ask(*map(near, operands)))
         except (CandidateGone, Tampered):
             raise
         except Exception:
@@ -166,33 +182,12 @@ def _refuse(kind: str, name: str, ask: Any, operands: tuple) -> NoReturn:
     raise Uncrossable(f"{name} of an object of type {kind} would be its own word for a value of the check" + TRUST)
 
 
-def _near(like: Any) -> Any:
-    """A random value of the same type, length and magnitude, which cannot be told from one that is meant."""
-    if isinstance(like, str):
-        return "".join(RANDOM.choice(string.ascii_letters + string.digits) for _ in like or "x")
-    if isinstance(like, (bytes, bytearray)):
-        return type(like)(os.urandom(len(like) or 1))
-    if type(like) is int:
-        return RANDOM.choice((1, -1) if like < 0 else (1,)) * RANDOM.randint(1, 10 * abs(like) + 10)
-    if type(like) is float:
-        return RANDOM.uniform(0.1, 10.0) * (like if like and math.isfinite(like) else 1.0)
-    if isinstance(like, (list, tuple, set, frozenset)):
-        return type(like)(map(_near, like))
-    return _decoy(like)
-
-
-def _decoy(like: Any) -> Any:
-    """A random value of the same type, which nobody can have meant."""
-    number = int.from_bytes(os.urandom(6), "little")
-    return {str: hex(number), float: number / 7, bytes: os.urandom(8), tuple: (number,)}.get(type(like), number)
-
-
 def _forward(op: str) -> Any:
     def method(self: Handle, *args: Any) -> Any:
         if op in ("lt", "le", "gt", "ge") and not isinstance(args[0], Handle):
             return NotImplemented  # the object's own word for being more or less than a number counts for nothing
         if op in BINARY and not self._candidate.objects and not isinstance(args[0], Handle):
-            _refuse(self._kind, op, lambda decoy: self._operate(op, decoy), args[:1])
+            _refuse(self._kind, op, lambda other: self._operate(op, other), args[:1])
         return self._operate(op, *args)
 
     return method

@@ -11,6 +11,9 @@ def call(arguments: dict) -> str:
     namespace: dict[str, Any] = {"__name__": "verifier"}
     import ratchet_verifier  # type: ignore[import-not-found]  # sdk.py under the name that programs know
 
+    from gpu_workers.verifiers.inside import remote
+
+    remote.watch_clocks()
     namespace["run_python"] = ratchet_verifier.run_python
     exec(compile(arguments["program"], "<verifier>", "exec"), namespace)  # noqa: S102  the task author's program
     verify = namespace.get("verify")
@@ -18,7 +21,11 @@ def call(arguments: dict) -> str:
         verify = namespace["Verifier"]().verify
     if not callable(verify):
         raise TypeError("the verifier program defines no function verify(episode)")
-    result = verify(arguments["episode"])
+    try:
+        result = verify(arguments["episode"])
+    except remote.Tampered as tampered:
+        result = ratchet_verifier.failed(str(tampered), reason_code="TAMPER_DETECTED")
     if type(result) is not dict:
         raise TypeError("verify() must return a dict with a score, got " + type(result).__name__)
+    result["rests_on"] = remote.rests_on()
     return json.dumps({"nonce": arguments["nonce"], "result": result})

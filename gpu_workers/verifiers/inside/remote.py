@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import itertools
 import os
 import select
 import shutil
@@ -14,9 +15,10 @@ import sys
 import tempfile
 import time
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
-from gpu_workers.verifiers.inside import sdk, server, values
+from gpu_workers.verifiers.inside import sdk, server, trust, values
+from gpu_workers.verifiers.inside.clock import WATCH, processor_seconds
 from gpu_workers.verifiers.inside.handles import ADVICE, CandidateGone, Handle, RemoteModule, Tampered, Uncrossable
 from gpu_workers.verifiers.inside.values import ChannelClosed, decode, encode, receive, send
 
@@ -29,6 +31,8 @@ START = (
 )
 PARENTS = ("gpu_workers", "gpu_workers.verifiers", "gpu_workers.verifiers.inside")
 TAIL = 2000
+SETTLE_SECONDS = 1.0
+MAX_DRAWN = 1000  # items of an iterator that are computed at once
 
 
 def write_files(files: dict) -> None:
@@ -44,6 +48,9 @@ def write_files(files: dict) -> None:
 class Candidate:
     """One process with the candidate's modules. Raises CandidateGone from any use once it is dead."""
 
+    Gone = CandidateGone
+    started: ClassVar[list] = []  # all of this process, in order
+
     def __init__(
         self, timeout_seconds: float = 5.0, deadline: float = float("inf"), root: str = "",
         objects: bool = False, changes_arguments: bool = False,
@@ -51,6 +58,10 @@ class Candidate:
         self.objects = objects  # operators of the candidate's objects are believed
         self.changes_arguments = changes_arguments  # also by functions that return something
         self.changed_unasked = False
+        self.trust = trust.Trust()
+        self.depth = 0  # requests under way: one a callback made lies in another
+        self.broken: Exception | None = None  # an assertion of a callback, whatever the candidate makes of it
+        self.num_seconds = 0.0  # of the processor, once it has ended
         self.own_word: dict = {}  # operators between two objects of the candidate -> how often they were believed
         self.timeout_seconds = timeout_seconds
         self.deadline = deadline  # monotonic; of all calls together
@@ -71,15 +82,47 @@ class Candidate:
                 pass_fds=(theirs.fileno(), texts), start_new_session=True, env={**os.environ, "HOME": self.home},
             )  # fmt: skip
         os.close(texts)
+        self.started.append(self)
 
     def __enter__(self) -> Candidate:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                self.settle()
+        finally:
+            self.close()
+
+    def settle(self) -> None:
+        """Ask once more what was believed. Raises Tampered, CandidateGone."""
+        if self.fd < 0 or self.gone is not None or not (self.trust.equal or self.trust.asked):
+            return
+        self.request({"op": "alive"})
+        equal, asked, noted = self.trust.equal, self.trust.asked, dict(self.trust.words)
+        self.trust.equal, self.trust.asked = [], []
+        self.timeout_seconds = min(self.timeout_seconds, SETTLE_SECONDS)
+        self.deadline = min(self.deadline, time.monotonic() + 3 * SETTLE_SECONDS)
+        try:
+            for method, message, answer in asked:
+                if answer is not None and trust.same_to_all(self, method, message, answer):
+                    self.trust.constant.add(f"method {method._handle_name}")
+            for subject, call in equal:
+                if trust.pleased_by_all(self, subject, call):
+                    raise Tampered(f"an object of type {subject._kind} says that it equals others of its type")
+        except CandidateGone:
+            pass  # random arguments may be too much for honest code
+        finally:
+            self.trust.words = noted  # what the last questions brought up says nothing
+
+    def processor_seconds(self) -> float:
+        if self.fd >= 0 and self.gone is None:
+            self.num_seconds = max(self.num_seconds, processor_seconds(self.process.pid))
+        return self.num_seconds
 
     def close(self) -> None:
         if self.fd >= 0:
+            self.processor_seconds()
             self._kill()
             os.close(self.fd)
             os.close(self.output)
@@ -100,6 +143,7 @@ class Candidate:
         if self.gone is not None:
             raise self.gone
         until = min(time.monotonic() + self.timeout_seconds, self.deadline)
+        self.depth += 1
         try:
             send(self.fd, message)
             while True:
@@ -129,13 +173,18 @@ class Candidate:
             code = self.process.returncode
             self.gone = CandidateGone(f"the candidate's process ended with code {code} before it answered ({e})")
             raise self.gone from None
+        finally:
+            self.depth -= 1
+            if not self.depth and self.broken is not None:
+                error, self.broken = self.broken, None
+                raise error
         raise error
 
     def encode(self, value: Any) -> Any:
         return encode(value, self._keep)
 
     def decode(self, data: Any) -> Any:
-        return decode(data, self._resolve)
+        return decode(data, self._resolve, number=self.trust.number)
 
     def _wait(self, until: float) -> None:
         left = until - time.monotonic()
@@ -183,6 +232,9 @@ class Candidate:
         return error
 
     def _call_back(self, reply: dict) -> None:
+        if self.broken is not None:
+            send(self.fd, {"raise": "AssertionError", "args": []})
+            return
         function = self.callbacks[int(reply["callback"])]
         args = [self.decode(arg) for arg in reply["args"]]
         kwargs = {str(name): self.decode(value) for name, value in reply["kwargs"].items()}
@@ -190,6 +242,9 @@ class Candidate:
             answer = {"ok": self.encode(function(*args, **kwargs))}
         except (CandidateGone, Tampered):
             raise
+        except AssertionError as error:
+            self.broken = error  # the check's own verdict: not for the candidate to read, nor to catch
+            answer = {"raise": "AssertionError", "args": []}
         except Exception as error:
             answer = {"raise": type(error).__name__, "args": [str(error)]}
         send(self.fd, answer)
@@ -211,7 +266,49 @@ class Candidate:
             local.clear()
             (local.extend if isinstance(local, (list, bytearray)) else local.update)(new)
 
-    def call(self, ref: int, args: tuple, kwargs: dict) -> Any:
+    def call(self, ref: int, args: tuple, kwargs: dict, function: Any = None) -> Any:
+        """What a function answers. `function`: its handle, where the check itself calls it."""
         encoded = {name: self.encode(value) for name, value in kwargs.items()}
         message = {"op": "call", "ref": ref, "args": [self.encode(arg) for arg in args], "kwargs": encoded}
-        return self.request(message, args)
+        is_timed = WATCH.read and function is not None
+        answer = self.request(message, args)
+        if function is None:
+            return answer
+        in_class = function._handle_of == "type"
+        if isinstance(answer, Handle) and (in_class or not function._handle_name) and "callback" not in str(message):
+            self.trust.was_made(answer, (ref, message))
+        if function._handle_name and not self.objects and not all(map(_is_handle, (*args, *kwargs.values()))):
+            self.trust.answered(function, message, answer)
+        return self._in_time(answer) if is_timed else answer
+
+    def _in_time(self, answer: Any) -> Any:
+        """Where the check measures time, what comes from an iterator is computed within the call that gave it."""
+        if not isinstance(answer, Handle) or answer._callable:
+            return answer
+        drawn = self.request({"op": "draw", "ref": answer._ref, "args": [MAX_DRAWN]})
+        if type(drawn) is list and len(drawn) == 2 and type(drawn[0]) is list and type(drawn[1]) is bool:
+            items, is_done = drawn
+            if is_done or len(items) == MAX_DRAWN:
+                return iter(items) if is_done else itertools.chain(items, answer)
+        if not self.objects:
+            self.trust.note("object in a test that measures time")
+        return answer
+
+
+def watch_clocks() -> None:
+    """Before code of a check is imported, which may keep a clock."""
+    WATCH.install(lambda: sum(one.processor_seconds() for one in Candidate.started))
+
+
+def rests_on() -> dict:
+    """What this process took from candidates beside plain, finite values: times, negative where it was a constant."""
+    words: dict = {}
+    for one in Candidate.started:
+        for word, times in one.trust.words.items():
+            words[word] = words.get(word, 0) + times
+    constant = {word for one in Candidate.started for word in one.trust.constant}
+    return {word: -times if word in constant else times for word, times in words.items()}
+
+
+def _is_handle(value: Any) -> bool:
+    return isinstance(value, Handle)

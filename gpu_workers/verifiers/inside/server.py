@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import itertools
 import operator
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from gpu_workers.verifiers.inside.values import ChannelClosed, decode, encode, receive, send
@@ -32,9 +34,17 @@ def equals_blank(value: Any) -> bool:
         return False
 
 
+def draw(value: Any, limit: int) -> Any:
+    """[items, whether these are all] of an iterator, None of anything else."""
+    if not isinstance(value, Iterator):
+        return None
+    items = list(itertools.islice(value, limit))
+    return [items, len(items) < limit]
+
+
 OPERATIONS.update(
-    {"len": len, "iter": iter, "next": next, "bool": bool, "str": str, "repr": repr, "hash": hash, "reversed": reversed,
-     "int": int, "float": float, "equals_blank": equals_blank,
+    {"draw": draw, "len": len, "iter": iter, "next": next, "bool": bool, "str": str, "repr": repr, "hash": hash,
+     "reversed": reversed, "int": int, "float": float, "equals_blank": equals_blank,
      "isinstance": lambda kind, value: isinstance(value, kind),
      "enter": lambda v: type(v).__enter__(v), "exit": lambda v: type(v).__exit__(v, None, None, None)}
 )  # fmt: skip
@@ -74,6 +84,8 @@ class Server:
         kind = request["op"]
         if kind == "import":
             return importlib.import_module(request["name"])
+        if kind == "alive":
+            return True
         target = self.kept[request["ref"]]
         if kind == "get":
             return getattr(target, request["name"])

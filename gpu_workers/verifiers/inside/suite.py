@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_workers.verifiers.inside import pytest_shim, remote
+from gpu_workers.verifiers.inside.clock import WATCH
 
 MAX_COMPONENTS = 200
 MAX_MESSAGE = 300
@@ -92,6 +93,10 @@ class CandidateModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """What the author of a test that failed may want to know of the process."""
         return CHANGED if self.process is not None and self.process.changed_unasked else ""
 
+    def settle(self) -> None:
+        if self.process is not None:
+            self.process.settle()
+
     def forget(self) -> None:
         """End the process; the next import starts another one."""
         if self.process is not None:
@@ -123,6 +128,7 @@ class Suite:
         files = {path: base64.b64decode(data) for path, data in arguments["files"].items()}
         remote.write_files(files)
         _serve_from_memory({os.path.abspath(path): text for path, text in self.tests.items()})  # noqa: PTH100
+        remote.watch_clocks()
         self.tree = TestTree(self.tests)
         root = os.path.abspath(arguments["root"])  # noqa: PTH100
         settings = {name: arguments[name] for name in ("timeout_seconds", "objects", "changes_arguments")}
@@ -156,6 +162,7 @@ class Suite:
                 self.run_class(f"{name}::{key}", item, fixtures)
             elif key.startswith("test") and inspect.isfunction(item) and item.__module__ == name:
                 self.run_function(f"{name}::{key}", item, fixtures, None)
+        self.attempt(f"{name}: objects asked again", self.candidate.settle, keep_pass=False)
 
     def run_class(self, name: str, kind: type, fixtures: dict) -> None:
         own = {item._fixture: item for item in vars(kind).values() if _is_fixture(item)}
@@ -176,6 +183,7 @@ class Suite:
         started = time.monotonic()
         row = {"name": name, "passed": False, "message": "", "reason": "WRONG_ANSWER"}
         value = None
+        WATCH.read = False
         try:
             if started > self.deadline:
                 raise remote.CandidateGone("the time of the whole suite is used up", timed_out=True)
@@ -288,4 +296,5 @@ def call(arguments: dict) -> str:
     shown = (failed + [row for row in suite.rows if row["passed"]])[:MAX_COMPONENTS]
     result = {"num_tests": len(suite.rows), "num_passed": len(suite.rows) - len(failed), "tests": shown}
     result["own_word"] = suite.candidate.own_word
+    result["rests_on"] = remote.rests_on()
     return json.dumps({"nonce": nonce, "result": result})

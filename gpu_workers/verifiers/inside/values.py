@@ -125,12 +125,15 @@ def says_yes(value: Any) -> bool:
         return False
 
 
-def decode(data: Any, resolve: Callable[[dict], Any], depth: int = 0) -> Any:
-    """The value of a JSON text's data; `resolve` gives what `keep` described. May raise on nonsense."""
+def decode(data: Any, resolve: Callable[[dict], Any], depth: int = 0, number: Callable[[Any], object] = bool) -> Any:
+    """The value of a JSON text's data; `resolve` gives what `keep` described. May raise on nonsense.
+
+    `number` is called with every number that has a fraction, in case it is none.
+    """
     if depth > MAX_DEPTH:
         raise ValueError("nested too deep")
     if type(data) is list:
-        return [decode(item, resolve, depth + 1) for item in data]
+        return [decode(item, resolve, depth + 1, number) for item in data]
     if type(data) is not dict:
         return data
     name = str(data["t"])
@@ -138,18 +141,26 @@ def decode(data: Any, resolve: Callable[[dict], Any], depth: int = 0) -> Any:
     if name == "int":
         return int(inner, 16)
     if name == "float":
-        return float.fromhex(inner)
+        value = float.fromhex(inner)
+        number(value)
+        return value
     if name in ("bytes", "bytearray"):
         return (bytes if name == "bytes" else bytearray).fromhex(inner)
     if name == "complex":
-        return complex(float.fromhex(inner[0]), float.fromhex(inner[1]))
+        parts = [float.fromhex(part) for part in inner]
+        for part in parts:
+            number(part)
+        return complex(*parts)
     if name in ("range", "slice"):
-        return (range if name == "range" else slice)(*decode(inner, resolve, depth + 1))
+        return (range if name == "range" else slice)(*decode(inner, resolve, depth + 1, number))
     if name in TEXT_TYPES:
-        return TEXT_TYPES[name][2](inner)
+        read = TEXT_TYPES[name][2](inner)
+        if name == "Decimal":
+            number(float(read) if not read.is_snan() else float("nan"))
+        return read
     if name in CONTAINERS:
-        return CONTAINERS[name]([decode(item, resolve, depth + 1) for item in inner])
+        return CONTAINERS[name]([decode(item, resolve, depth + 1, number) for item in inner])
     if name in MAPPINGS:
-        pairs = [(decode(k, resolve, depth + 1), decode(v, resolve, depth + 1)) for k, v in inner]
+        pairs = [(decode(k, resolve, depth + 1, number), decode(v, resolve, depth + 1, number)) for k, v in inner]
         return MAPPINGS[name](dict(pairs))
     return resolve(data)

@@ -61,7 +61,8 @@ async def test_a_call_that_ends_each_sandbox_is_the_policys_own_failure(environm
     assert record.outcome is ToolOutcome.ENDED_SANDBOX and not record.ok and "twice" in record.error
     later = await environment.step("shell", {"command": "true"})
     assert later.outcome is ToolOutcome.ENDED_SANDBOX
-    assert first.ok and await environment.state() == {}
+    left = await environment.state()
+    assert first.ok and left == {"a.txt": b"one\n", "cart.txt": b"empty\n"}, "what the last sandbox held"
 
 
 @pytest.mark.parametrize(

@@ -98,3 +98,15 @@ def test_the_tasks_own_files_are_read_however_many_others_there_are(tmp_path):
     snapshot = read(tmp_path, first=first)
     assert snapshot.files["tests/test_it.py"] == b"own" and len(snapshot.files) == 1000
     assert not {"link.py", "inner/test_it.py", "gone.py"} & set(snapshot.files)
+
+
+def test_a_flood_of_files_hides_nothing_that_takes_the_place_of_one(tmp_path):
+    (tmp_path / "z").mkdir()
+    (tmp_path / "z" / "solution.py").symlink_to("/etc/passwd")
+    (tmp_path / "z" / "of_the_task").write_text("changed")
+    for number in range(3000):
+        (tmp_path / f"f{number}").touch()
+    found = read(tmp_path, first=["z/of_the_task"])
+    assert "z/solution.py: not a regular file but a link to '/etc/passwd'" in found.refused
+    assert found.files["z/of_the_task"] == b"changed" and len(found.files) == 1000
+    assert "more than 1000 files" in " ".join(found.refused) and len(found.refused) < 200

@@ -93,6 +93,47 @@ async def test_process_one_cannot_be_read_written_or_killed(sandbox):
     assert (await sandbox.exec(["echo", "alive"])).stdout == "alive\n"
 
 
+EVERY_SIGNAL = """
+import fcntl, os, signal, time
+ours, theirs = os.pipe()
+fcntl.fcntl(ours, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+fcntl.fcntl(ours, fcntl.F_SETOWN, 1)
+for number in sorted(signal.valid_signals()):
+    os.kill(1, number)
+    fcntl.fcntl(ours, 10, number)  # F_SETSIG: the kernel sends it when the pipe can be read
+    os.write(theirs, b"x")
+time.sleep(0.1)
+"""
+
+
+async def test_process_one_outlives_every_signal_and_programs_still_hear_theirs(sandbox):
+    assert (await python(sandbox, EVERY_SIGNAL)).exit_code == 0
+    assert (await sandbox.exec(["sh", "-c", "kill -INT 1; sleep 0.2; echo alive"])).stdout == "alive\n"
+    done = await sandbox.exec(["sh", "-c", "sleep 3 & kill -INT $$; echo deaf"])
+    assert (done.exit_code, done.stdout) == (-signal.SIGINT, "")
+    heard = "import os\ntry:\n os.kill(os.getpid(), 2)\nexcept KeyboardInterrupt:\n print('heard')"
+    assert (await sandbox.run_python(heard)).stdout == "heard\n"
+
+
+async def test_a_call_that_ends_its_sandbox_is_to_blame_for_it_and_one_that_is_killed_is_not(backend, sandbox):
+    await sandbox.write("a", b"before")
+    done = await sandbox.run_python("def f(_): return 1", function="f", service=[])  # process 1 trips over it
+    assert (done.exit_code, "ended its sandbox" in done.stderr) == (-9, True)
+    with pytest.raises(WorkerError, match="ended its sandbox") as refused:
+        await sandbox.exec(["true"])
+    assert refused.value.boundary is Boundary.POLICY
+    assert await sandbox.files() == {"a": b"before"}
+    killed = backend.create(EnvironmentContract(limits=LIMITS))
+    await killed.start()
+    call = asyncio.create_task(killed.exec(["sleep", "5"]))
+    await asyncio.sleep(0.2)
+    os.kill(killed._channel.server_pid, signal.SIGKILL)
+    with pytest.raises(WorkerError) as refused:
+        await call
+    assert refused.value.boundary is Boundary.INFRASTRUCTURE
+    await killed.close()
+
+
 @pytest.mark.parametrize("path", ["/x", "/usr/x", "/etc/x", "/dev/x", "/proc/sys/kernel/core_pattern", "/bin/x"])
 async def test_nothing_outside_the_workspace_can_be_written(sandbox, path):
     done = await sandbox.exec(["sh", "-c", f"echo '|/bin/true' > {path}"])

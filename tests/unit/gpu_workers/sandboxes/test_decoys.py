@@ -1,10 +1,14 @@
 """Decoys: who gets them, that they are found where answers would lie, and that opening them is noticed."""
 
+import asyncio
+import os
+import signal
+
 import pytest
 from msgspec.structs import replace
 
-from gpu_workers.contracts.enums import VerifierKind
-from gpu_workers.contracts.tasks import EnvironmentContract, Message, TaskBundle, ToolSpec, VerifierSpec
+from gpu_workers.contracts.enums import ToolOutcome, VerifierKind
+from gpu_workers.contracts.tasks import EnvironmentContract, Limits, Message, TaskBundle, ToolSpec, VerifierSpec
 from gpu_workers.rollout.environment import ToolEnvironment
 from gpu_workers.sandboxes.decoys import Decoys, wants_decoys
 from gpu_workers.sandboxes.watch import DecoyWatch
@@ -155,3 +159,27 @@ def test_a_watch_that_cannot_watch_says_so_and_sees_nothing(tmp_path):
         assert watch.take() == ([], None)
     finally:
         os.close(folder)
+
+
+async def test_what_was_done_before_its_sandbox_was_ended_still_counts(backend):
+    """Ended in each of two tries, as if by the call: the decoy that it opened and the file that it changed are seen."""
+    contract = replace(CONTRACT, limits=Limits(tool_timeout_seconds=5))
+    environment = ToolEnvironment(backend, contract, TOOLS, decoys=Decoys("ab" * 12))
+    await environment.reset()
+    await shell(environment, "echo changed > a.txt")
+
+    async def end_it():
+        for _ in range(2):
+            while not (sandbox := environment._sandbox) or "changed" not in sandbox.record.log:
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(0.3)
+            os.kill(sandbox._channel.server_pid, signal.SIGKILL)
+            while environment._sandbox is sandbox:
+                await asyncio.sleep(0.02)
+
+    ending = asyncio.create_task(end_it())
+    call = await shell(environment, "cat /solution/solve.sh; sleep 4")
+    assert (call.outcome, call.opened_decoys) == (ToolOutcome.ENDED_SANDBOX, [".verifier/solution/solve.sh"])
+    ending.cancel()
+    assert await environment.state() == {"a.txt": b"changed\n"}
+    await environment.close()

@@ -85,3 +85,35 @@ async def test_each_answer_is_judged_as_often_as_asked_or_as_the_contract_wants(
     assert (await check_task(task, LocalBackend(), repeats, bad_repeats=bad_repeats)).ok
     reference, bad = times
     assert judged == ["Answer: 42"] * reference + [""] * bad + ["41"] * bad + ["none"] * bad
+
+
+TESTED = {
+    "honest": ("assert total([1, 5]) == 6", {}, True, ""),
+    "nan rests on what the reference does not": (
+        "assert 0.5 <= max(0.0, min(1.0, 1 - abs(total([1, 5]) - 6)))", {}, True, ""
+    ),
+    "any answer": ("assert total([1, 5]) != 7", {}, False, "None whatever it is asked should fail, but it passes"),
+    "infinity": ("assert total([1, 5]) > 5", {"isolation": "shared"}, False, "answers inf"),
+    "vacuous": (
+        "total([])\ndef test_b(): assert total([1, 5]) == 6", {"partial": True}, False, r"earns 0.5.*test_it::test"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("by_file", [False, True])
+@pytest.mark.parametrize("name", TESTED)
+async def test_a_stub_must_earn_nothing(backend, name, by_file):
+    body, config, ok, message = TESTED[name]
+    code = "def total(n):\n    return sum(n)\n"
+    tests = {"test_it.py": f"from solution import total\ndef test(): {body}\n"}
+    config = config if by_file else config | {"answer_file": "solution.py"}
+    reference = [Message(role="assistant", content=f"write_file(path='solution.py', content={code!r})"),
+                 Message(role="tool", content="wrote"), Message(role="assistant", content="Done.")]  # fmt: skip
+    task = TaskBundle(
+        key="k", prompt=[], tools=[ToolSpec(name="write_file")] if by_file else [],
+        verifier=VerifierSpec(kind=VerifierKind.TESTS, files=tests, config=config),
+        reference=reference if by_file else [Message(role="assistant", content=code)],
+    )  # fmt: skip
+    check = await check_task(task, backend, 1)
+    assert check.ok is ok, check
+    assert re.search(message, check.message), check.message

@@ -8,7 +8,7 @@ from gpu_workers.contracts.enums import ReasonCode, Verdict, VerifierKind
 from gpu_workers.contracts.seams import FinishedEpisode
 from gpu_workers.contracts.tasks import Message, TaskBundle, VerifierSpec
 from gpu_workers.sandboxes.local import LocalBackend
-from gpu_workers.verifiers.results import NoResult, failed, passed
+from gpu_workers.verifiers.results import NoResult, SandboxDied, failed, passed
 from gpu_workers.verifiers.runner import VerifierRunner
 
 SPEC = VerifierSpec(kind=VerifierKind.EXACT, expected="right", repeats=4)
@@ -66,3 +66,11 @@ async def test_without_a_reference_nobody_is_blamed():
 async def test_runs_that_agree_need_no_reference():
     results, kind = await judge([HIGH], [passed()])
     assert (results[0].score, kind.asked) == (0.5, ["other"] * 4)
+
+
+async def test_a_pass_after_a_sandbox_that_ended_says_so_and_a_check_that_was_broken_has_no_second_try():
+    died = SandboxDied(ReasonCode.VERIFIER_CRASH, "the host ran out of memory")
+    (again,), _ = await judge([died, passed(evidence={"n": 1}), *[passed(evidence={"n": 1})] * 3], [passed()])
+    assert (again.verdict, again.evidence) == (Verdict.PASS, {"n": 1, "run_again": str(died)})
+    (broken,), kind = await judge([CRASH, passed()], [passed()])
+    assert (broken.verdict, broken.score, kind.asked[:2]) == (Verdict.FAIL, 0.0, ["other", "right"])

@@ -95,3 +95,22 @@ async def test_a_text_that_makes_a_pattern_slow_is_the_texts_fault():
     )
     assert time.monotonic() - started < 5
     assert (result.verdict, result.score, result.reason_code) == ("fail", 0.0, "AGENT_TIMEOUT"), result
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "credit"),
+    [
+        ("lookup", {"key": "ann"}, 0.25),
+        ("shell", {"command": "printf 1%d 2"}, 0.0),
+        ("read_file", {"path": "x"}, 0.0),
+        ("add", {"a": 12, "b": 0}, 0.0),
+    ],
+)
+async def test_a_result_that_the_policy_wrote_itself_earns_no_credit(name, arguments, credit):
+    spec = VerifierSpec(
+        kind=VerifierKind.NUMBER, expected={"answer": 360, "results": ["12", "30"]}, config={"results_credit": 0.5}
+    )
+    messages = [{"role": "tool", "content": "12", "name": name, "arguments": arguments, "ok": True}]
+    task = TaskBundle(key="t", prompt=[], verifier=spec)
+    result = await NumberVerifier(spec).verify(task, FinishedEpisode(answer="1", messages=messages, files={}))
+    assert (result.verdict, result.score) == ("fail", credit)

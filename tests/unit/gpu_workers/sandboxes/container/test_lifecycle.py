@@ -71,6 +71,8 @@ for number in (9, 15, 0):
         pass
 """
     assert (await sandbox.run_python(code)).stdout == ""
+    caught = (await sandbox.exec(["grep", "SigCgt", "/proc/1/status"])).stdout.split()[1]
+    assert int(caught, 16) & 1 << signal.SIGINT - 1 == 0, "the kernel drops what has no handler, filter or not"
     assert (await sandbox.exec(["sh", "-c", "sleep 9 & kill $! && wait; echo own"])).stdout == "own\n"
 
 
@@ -101,6 +103,15 @@ async def test_what_is_no_plain_file_stays_inside(sandbox):
     assert set(await sandbox.files()) == {"data/in.txt", "ok file"}
     refused = " ".join(sandbox.record.refused_files)
     assert "link" in refused and "pipe" in refused and "closed" in refused
+
+
+async def test_a_flood_of_files_hides_nothing(sandbox):
+    flood = "import os\nfor i in range(11000): os.close(os.open(f'f{i}', os.O_CREAT))"
+    await sandbox.exec(["sh", "-c", "mkdir z; ln -s /etc/passwd z/link; echo changed > data/in.txt"])
+    await sandbox.run_python(flood)
+    assert (await sandbox.files())["data/in.txt"] == b"changed\n"
+    refused = sandbox.record.refused_files
+    assert "z/link: not a regular file but a link to '/etc/passwd'" in refused
 
 
 async def test_the_record_says_what_was_found_inside(sandbox, backend):
