@@ -44,15 +44,17 @@ def produce(broker: str, run_id: str, rate: int, seconds: float, stopping: threa
     stopping.set()
 
 
-async def watch(url: str, cookie: str, expected: int, ages: list[float], warm_seconds: float) -> int:
+async def watch(url: str, cookie: str, expected: int, ages: list[float], ready: asyncio.Event) -> int:
     """One page: asks once, then hears. Returns how many points came that it had already."""
     import websockets
 
     headers = {"Cookie": f"sessionid={cookie}", "Origin": url.replace("ws://", "http://").split("/ws/")[0]}
     seen: set[tuple[str, int]] = set()
-    twice, began = 0, time.time()
+    twice = 0
     async with websockets.connect(url, additional_headers=headers, max_size=None) as socket:
         await socket.send(json.dumps({"cursor": 0, "events": 0}))
+        await socket.recv()
+        ready.set()
         while len(seen) < expected:
             state = json.loads(await asyncio.wait_for(socket.recv(), 30))
             now = time.time()
@@ -63,8 +65,7 @@ async def watch(url: str, cookie: str, expected: int, ages: list[float], warm_se
                     continue
                 twice += (name, step) in seen
                 seen.add((name, step))
-                if value - began > warm_seconds:
-                    ages.append(1000 * (now - value))
+                ages.append(1000 * (now - value))
     return twice
 
 
@@ -72,8 +73,10 @@ async def crowd(machine: Any, run: Any, broker: str, cookie: str, options: argpa
     url = f"ws://127.0.0.1:{machine.variables['RATCHET_PORT']}/ws/runs/{run.pk}/"
     expected = int(options.rate * options.seconds / KEYS) * KEYS
     ages: list[list[float]] = [[] for _ in range(options.clients)]
-    watchers = [asyncio.create_task(watch(url, cookie, expected, age, 3.0)) for age in ages]
-    await asyncio.sleep(2)
+    ready = [asyncio.Event() for _ in ages]
+    parts = zip(ages, ready, strict=True)
+    watchers = [asyncio.create_task(watch(url, cookie, expected, age, event)) for age, event in parts]
+    await asyncio.gather(*(event.wait() for event in ready))
     stopping = threading.Event()
     arguments = (broker, str(run.pk), options.rate, options.seconds, stopping)
     worker = threading.Thread(target=produce, args=arguments, daemon=True)

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import threading
-import uuid
 from uuid import UUID
 
 from asgiref.sync import async_to_sync
@@ -96,7 +95,7 @@ class _Voice:
 
 
 def _message(run_id: UUID | str) -> dict[str, str]:
-    return {"type": EVENT, "run": str(run_id), "id": uuid.uuid4().hex}
+    return {"type": EVENT, "run": str(run_id)}
 
 
 _voice = _Voice()

@@ -9,7 +9,6 @@ from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from django.db import Error as DatabaseError
 
-from apps.metrics.announcer import group_name
 from apps.metrics.feed import Feed, feed_of
 from apps.metrics.selectors import Cursor
 from apps.runs.selectors import find_run
@@ -43,12 +42,10 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
             await self.close(CLOSE_NOT_FOUND)
             return
         self.feed = feed_of(self.run_id)
-        await self.channel_layer.group_add(group_name(self.run_id), self.channel_name)
 
     async def disconnect(self, code: int) -> None:
         if self.feed is not None:
             self.feed.leave(self)
-        await self.channel_layer.group_discard(group_name(self.run_id), self.channel_name)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **kwargs: Any) -> None:
         """What is no JSON is answered like any other message that says nothing."""
@@ -71,16 +68,12 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
         ):  # what was pushed meanwhile may cross with the question
             self.cursor = cursor
         self.asked, self.mark = True, str(content.get("mark", ""))
-        self.feed.join(self)
+        feed = self.feed
+        await feed.join(self)
         try:
-            await self.feed.answer({self})
+            await feed.answer({self})
         except DatabaseError:
             await self.close(CLOSE_TRY_AGAIN)
-
-    async def run_changed(self, event: dict[str, Any]) -> None:
-        """Something was committed."""
-        if self.feed is not None:
-            self.feed.announce(event.get("id", ""))
 
     async def tell(self, text: str) -> None:
         with contextlib.suppress(OSError, RuntimeError):  # the page is gone; it comes back with its own cursor

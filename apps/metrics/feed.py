@@ -1,19 +1,24 @@
 """What many pages of one process watch of one run is read once: news four times a second, all else once a second."""
 
 import asyncio
+import contextlib
 import copy
 import json
 import logging
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from channels.db import database_sync_to_async
+from channels.layers import get_channel_layer
 from django.contrib.auth import get_user_model
 from django.db import Error as DatabaseError
 from django.utils import timezone
+from redis.exceptions import RedisError
 
+from apps.metrics.announcer import group_name
 from apps.metrics.presentation import view_of
 from apps.metrics.selectors import BaseState, Cursor, base_state, page_of
 from apps.runs.models import Run
@@ -21,8 +26,11 @@ from apps.runs.selectors import find_run
 from ratchet.problems import Problem
 
 MIN_INTERVAL_SECONDS = 0.25
+LISTEN_SECONDS = 2.0  # how long a page waits for Redis before it goes without
 BASE_SECONDS = 1.0  # how old the numbers beside the series may be
 RIGHTS_SECONDS = 1.0  # how long a page may go on after its right was taken
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -40,37 +48,38 @@ class Watcher(Protocol):
 
 
 class Feed:
-    """Lives in one event loop while the run has watchers there."""
+    """Lives in one event loop while the run has watchers there. Three tasks: hear of news, read and tell it, and read
+    the numbers beside it, which takes longer and holds nobody up."""
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.watchers: set[Watcher] = set()
-        self._news = asyncio.Event()
-        self._last_id, self._heard = "", 0.0
+        self._news, self._changed = asyncio.Event(), asyncio.Event()  # to tell; to read the numbers again
         self._allowed: dict[_Viewer, float] = {}  # when the right was last seen
         self._base: _Base | None = None
         self._lock = asyncio.Lock()  # a watcher is told by one at a time, so nothing twice
-        self._task: asyncio.Task[None] | None = None
+        self._listening = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
 
-    def join(self, watcher: Watcher) -> None:
+    async def join(self, watcher: Watcher) -> None:
+        """Returns once news is heard of: what the watcher then reads misses nothing that is announced later."""
         self.watchers.add(watcher)
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(task()) for task in (self._listen, self._tell, self._refresh)]
+        with contextlib.suppress(TimeoutError):  # Redis is away: pages ask by themselves every few seconds
+            await asyncio.wait_for(self._listening.wait(), LISTEN_SECONDS)
 
     def leave(self, watcher: Watcher) -> None:
         self.watchers.discard(watcher)
-        if not self.watchers and self._task is not None:
-            self._task.cancel()
-            self._task = None
-
-    def announce(self, message_id: str) -> None:
-        """Something was committed. Each watcher hears of it by itself; the first counts."""
-        if message_id != self._last_id:
-            self._last_id, self._heard = message_id, time.monotonic()
-            self._news.set()
+        if not self.watchers:
+            for task in self._tasks:
+                task.cancel()
+            self._tasks = []
+            self._listening.clear()
 
     async def answer(self, watchers: set[Watcher]) -> None:
         """Read what these lack and tell them: one read for all that have seen the same."""
+        self._changed.set()
         async with self._lock:
             await self._answer(watchers)
 
@@ -81,33 +90,67 @@ class Feed:
                 self._news.set()  # its turn comes after the pause
                 continue
             groups[(watcher.cursor, watcher.mark)].append(watcher)
+        base = self._base or await _in_thread(_read_base, self.run_id)
         for (cursor, mark), group in groups.items():
-            if self._base is None or time.monotonic() - self._base.at >= BASE_SECONDS:
-                self._base = await database_sync_to_async(_read_base)(self.run_id)
-            elif self._base.at < self._heard:
-                self._news.set()  # something else may have changed since: it follows when its time has come
-            if self._base is None:  # the run is gone
+            if base is None:  # the run is gone
                 await asyncio.gather(*(watcher.refused() for watcher in group))
                 continue
-            state = await database_sync_to_async(_read)(self._base, cursor, mark)
+            state = await _in_thread(_read, base, cursor, mark)
             text = json.dumps(state, separators=(",", ":"))
             for watcher in group:
                 watcher.cursor = Cursor(state["cursor"]["points"], state["cursor"]["events"])
                 watcher.mark = state["mark"]
                 watcher.telling = asyncio.create_task(watcher.tell(text))
 
-    async def _run(self) -> None:
+    async def _listen(self) -> None:
+        """One subscription for all watchers of the run in this process."""
+        layer = get_channel_layer()
+        group = group_name(self.run_id)
+        while True:
+            try:
+                channel = await layer.new_channel()
+                await layer.group_add(group, channel)
+                self._listening.set()
+                try:
+                    while True:
+                        await layer.receive(channel)
+                        self._news.set()
+                        self._changed.set()
+                finally:
+                    await layer.group_discard(group, channel)
+            except (OSError, RedisError):
+                logger.warning("news of run %s is not heard: is REDIS_URL reachable?", self.run_id)
+                await asyncio.sleep(LISTEN_SECONDS)
+
+    async def _tell(self) -> None:
         """Many commits within the interval make one push, the last one included."""
         while True:
             await self._news.wait()
             self._news.clear()  # what is committed from here on needs a push of its own
             started = time.monotonic()
             try:
-                await self.answer(set(self.watchers))
+                async with self._lock:
+                    await self._answer(set(self.watchers))
             except (DatabaseError, OSError):
                 # Its pages ask again every few seconds, and miss nothing: their cursors have not moved.
                 logger.warning("run %s could not be read for its pages: does PostgreSQL answer?", self.run_id)
             await asyncio.sleep(max(0.0, started + MIN_INTERVAL_SECONDS - time.monotonic()))
+
+    async def _refresh(self) -> None:
+        """Once a second, or as seldom as keeps it to a fifth of the time."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            started = time.monotonic()
+            try:
+                base = await _in_thread(_read_base, self.run_id)
+            except (DatabaseError, OSError):
+                logger.warning("run %s could not be read for its pages: does PostgreSQL answer?", self.run_id)
+            else:
+                if self._base is None or base is None or base.differs(self._base):
+                    self._news.set()
+                self._base = base
+            await asyncio.sleep(max(BASE_SECONDS, 4 * (time.monotonic() - started)))
 
     async def _still_allowed(self, watchers: set[Watcher]) -> list[Watcher]:
         """The rights are looked up again and again: a socket outlives a membership."""
@@ -115,7 +158,7 @@ class Feed:
         viewers = {_viewer(watcher.user): watcher.user for watcher in watchers}
         old = {key: user for key, user in viewers.items() if now - self._allowed.get(key, -1e9) >= RIGHTS_SECONDS}
         if old:
-            allowed = await database_sync_to_async(_may_watch)(old, self.run_id)
+            allowed = await _in_thread(_may_watch, old, self.run_id)
             self._allowed = {key: at for key, at in self._allowed.items() if key not in old}
             self._allowed |= dict.fromkeys(allowed, now)
         refused = [watcher for watcher in watchers if _viewer(watcher.user) not in self._allowed]
@@ -162,22 +205,29 @@ def _may_watch(viewers: dict[_Viewer, Any], run_id: str) -> list[_Viewer]:
 
 @dataclass(frozen=True)
 class _Base:
-    """The numbers beside the series with their words, read at `at` (monotonic)."""
+    """The numbers beside the series, with their words."""
 
     base: BaseState
     view: dict[str, Any]
-    at: float
+
+    def differs(self, other: "_Base") -> bool:
+        return (self.base.state, self.view) != (other.base.state, other.view)
 
 
 def _read_base(run_id: str) -> _Base | None:
-    started = time.monotonic()
     run = Run.objects.select_related("project", "suite", "policy__base_model").filter(pk=run_id).first()
     if run is None:
         return None
     base = base_state(run)
-    return _Base(base, view_of(run, base.state, base.tables), started)
+    return _Base(base, view_of(run, base.state, base.tables))
 
 
 def _read(base: _Base, cursor: Cursor, mark: str) -> dict[str, Any]:
     """Whoever asks may see the run: `_still_allowed` was asked first."""
     return page_of(base.base, base.view, cursor, mark)
+
+
+async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Not in the one thread that all of Django's own wait for."""
+    result: T = await database_sync_to_async(function, thread_sensitive=False)(*arguments)
+    return result

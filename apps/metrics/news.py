@@ -3,16 +3,17 @@
 import math
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import numpy as np
-from django.db.models import F
-from django.db.models.lookups import IsNull
 
 from apps.metrics.models import MetricHead, MetricSeries
 from apps.metrics.packing import unpack
 from apps.runs.models import Run
 
 MAX_POINTS = 10_000  # more than this since a cursor: the page starts afresh
+MOST_BATCHES = 200
+_MAX_MET = 20_000
 
 
 @dataclass(frozen=True)
@@ -26,28 +27,46 @@ class News:
 
 def points_since(run: Run, cursor: int) -> News:
     """Points of the batches after revision `cursor`. A cursor from the future (of another database) starts afresh."""
-    head = MetricHead.objects.filter(pk=run.pk).first()
-    newest = head.revision if head else 0
-    if cursor == newest:
-        return News([], cursor)
-    waiting = run.metric_batches.filter(revision__gt=cursor, revision__lte=newest).order_by("revision")
-    sizes = list(waiting.values_list("num_points", IsNull(F("data"), True))[: MAX_POINTS + 1])
-    if cursor > newest or sum(size for size, _ in sizes) > MAX_POINTS or any(gone for _, gone in sizes):
-        return News([], newest, refetch=True)
-    batches = list(waiting)
-    series = MetricSeries.objects.in_bulk({pk for batch in batches for pk in batch.series})
+    waiting = run.metric_batches.filter(revision__gt=cursor).order_by("revision")
+    batches = list(waiting[: MOST_BATCHES + 1])
+    if not batches:
+        newest = _newest(run)
+        return News([], newest, refetch=True) if cursor > newest else News([], cursor)
+    too_many = len(batches) > MOST_BATCHES or sum(batch.num_points for batch in batches) > MAX_POINTS
+    if too_many or any(batch.data is None for batch in batches):
+        return News([], _newest(run), refetch=True)
+    named = _names_of(run.pk, {pk for batch in batches for pk in batch.series})
     points: list[list[Any]] = []
     for batch in batches:
-        if batch.data is None or batch.index is None:  # sealed a second time since we looked
-            return News([], newest, refetch=True)
-        named = [series.get(pk) for pk in batch.series]
+        assert batch.data is not None and batch.index is not None
+        owners = [named.get(pk) for pk in batch.series]
         columns = unpack(batch.data)
         places = np.frombuffer(batch.index, "<u2").tolist()
         for place, step, value in zip(places, columns.steps.tolist(), columns.values.tolist(), strict=True):
-            row = named[place]
-            assert row is not None
-            points.append([batch.revision, row.name, step, json_value(value), row.attempt, row.measured])
-    return News(points, newest)
+            owner = owners[place]
+            assert owner is not None
+            name, attempt, measured = owner
+            points.append([batch.revision, name, step, json_value(value), attempt, measured])
+    return News(points, batches[-1].revision)
+
+
+def _newest(run: Run) -> int:
+    return MetricHead.objects.filter(pk=run.pk).values_list("revision", flat=True).first() or 0
+
+
+_Owner = tuple[str, int, bool]  # name, attempt, measured
+_met: dict[tuple[UUID, int], _Owner] = {}  # by run and series, which never change
+
+
+def _names_of(run_id: UUID, series: set[int]) -> dict[int, _Owner]:
+    """Words of series by id; those that this process has met cost nothing."""
+    if unmet := {pk for pk in series if (run_id, pk) not in _met}:
+        if len(_met) > _MAX_MET:
+            _met.clear()
+            unmet = series
+        rows = MetricSeries.objects.filter(run=run_id, pk__in=unmet).values_list("id", "name", "attempt", "measured")
+        _met.update({(run_id, pk): (name, attempt, measured) for pk, name, attempt, measured in rows})
+    return {pk: _met[(run_id, pk)] for pk in series if (run_id, pk) in _met}
 
 
 def json_value(value: float) -> float | str:
