@@ -148,7 +148,8 @@ class Channel(Conversation):
             )
         self.monitor_fd = os.pidfd_open(self.monitor.pid)
         try:
-            await asyncio.wait_for(readable(ours.fileno()), timeout)
+            async with asyncio.timeout(timeout):  # wait_for of Python 3.11 can swallow the caller's cancellation
+                await readable(ours.fileno())
         except TimeoutError as error:
             raise ChannelError(f"no sign of life within {timeout:g} s") from error
         self._take_hello(ours)
@@ -186,7 +187,8 @@ class Channel(Conversation):
             if self.monitor is None:
                 return 0  # ended from here
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(readable(self.monitor_fd), EXIT_SECONDS)
+                async with asyncio.timeout(EXIT_SECONDS):
+                    await readable(self.monitor_fd)
             return self.monitor.poll() or 0
 
     async def kill(self) -> None:

@@ -28,7 +28,7 @@ from gpu_workers.trainer.heartbeat import HeartbeatThread
 from gpu_workers.trainer.model import ModelLoadError
 from gpu_workers.trainer.supervised import DatasetError
 from gpu_workers.trainer.usage import UsageThread
-from gpu_workers.trainer.world import ALONE, World, join_world, leave_world
+from gpu_workers.trainer.world import ALONE, World, end_rank, join_world, leave_world
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
@@ -51,9 +51,11 @@ def main(arguments: list[str] | None = None) -> int:
         return EXIT_USAGE
     world = join_world()
     try:
-        return run_job(job, settings, _reporter(settings, options.reports, world), world)
+        code = run_job(job, settings, _reporter(settings, options.reports, world), world)
     finally:
         leave_world(world)
+    end_rank(world, code)
+    return code
 
 
 def run_job(job: TrainJob, settings: WorkerSettings, reporter: TrainerReporter, world: World = ALONE) -> int:

@@ -1,6 +1,7 @@
 """The ranks of a trainer: one process alone, or several under torchrun with the model sharded by FSDP2."""
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -80,6 +81,15 @@ def leave_world(world: World) -> None:
     """End the communication of the ranks."""
     if world.size > 1:
         dist.destroy_process_group()
+
+
+def end_rank(world: World, code: int) -> None:
+    """Exit a rank's process at once with this code. In the interpreter's own end a thread of gloo that still wants
+    Python's lock aborts the process now and then, and torchrun takes that for a failure of what was finished."""
+    if world.size > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def shard(model: nn.Module, layers: Sequence[nn.Module], world: World, *, compute_dtype: torch.dtype | None) -> None:

@@ -46,7 +46,8 @@ class Client:
     async def wait(self, timeout: float) -> int | None:
         """Its exit code; None when it has not ended in time."""
         try:
-            await asyncio.wait_for(readable(self._ended), timeout)
+            async with asyncio.timeout(timeout):
+                await readable(self._ended)
         except TimeoutError:
             return None
         return self._process.wait()

@@ -15,7 +15,7 @@ from gpu_workers.models import tiny
 from gpu_workers.models.folder import read_description
 from gpu_workers.trainer.backend import BaseModel, PolicyTrainer
 from gpu_workers.trainer.packing import TokenSequence
-from gpu_workers.trainer.world import join_world, leave_world
+from gpu_workers.trainer.world import end_rank, join_world, leave_world
 from tests.unit.gpu_workers.trainer.synthetic import make_groups, make_spec
 
 MAX_ROW_TOKENS = 40
@@ -68,6 +68,7 @@ def main(home: Path, output: Path, case: str, checkpoint: Path | None = None) ->
     if world.is_main:
         (output / "steps.json").write_text(json.dumps(steps))
     leave_world(world)
+    end_rank(world, 0)
 
 
 def take_step(trainer: PolicyTrainer, case: str, number: int) -> dict[str, float]:
