@@ -27,6 +27,7 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
     """
 
     feed: Feed | None = None
+    left: Feed | None = None  # after a refusal
     cursor, mark = Cursor(), ""
     telling: asyncio.Task[None] | None = None
     asked = False
@@ -44,8 +45,9 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
         self.feed = feed_of(self.run_id)
 
     async def disconnect(self, code: int) -> None:
-        if self.feed is not None:
-            self.feed.leave(self)
+        if feed := self.feed or self.left:
+            feed.leave(self)
+            await feed.ended()
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **kwargs: Any) -> None:
         """What is no JSON is answered like any other message that says nothing."""
@@ -82,7 +84,7 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
     async def refused(self) -> None:
         if self.feed is not None:
             self.feed.leave(self)
-            self.feed = None
+            self.left, self.feed = self.feed, None
         await self.close(CLOSE_NOT_FOUND)
 
 

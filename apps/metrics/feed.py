@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import copy
-import json
 import logging
 import time
 from collections import defaultdict
@@ -20,7 +19,8 @@ from redis.exceptions import RedisError
 
 from apps.metrics.announcer import group_name
 from apps.metrics.presentation import view_of
-from apps.metrics.selectors import BaseState, Cursor, base_state, page_of
+from apps.metrics.push import Page
+from apps.metrics.selectors import BaseState, Cursor, base_state
 from apps.runs.models import Run
 from apps.runs.selectors import find_run
 from ratchet.problems import Problem
@@ -57,9 +57,11 @@ class Feed:
         self._news, self._changed = asyncio.Event(), asyncio.Event()  # to tell; to read the numbers again
         self._allowed: dict[_Viewer, float] = {}  # when the right was last seen
         self._base: _Base | None = None
+        self._encoded: dict[int, str] = {}
         self._lock = asyncio.Lock()  # a watcher is told by one at a time, so nothing twice
         self._listening = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._ending: list[asyncio.Task[None]] = []
 
     async def join(self, watcher: Watcher) -> None:
         """Returns once news is heard of: what the watcher then reads misses nothing that is announced later."""
@@ -70,15 +72,21 @@ class Feed:
             await asyncio.wait_for(self._listening.wait(), LISTEN_SECONDS)
 
     def leave(self, watcher: Watcher) -> None:
+        """The last one ends the feed's tasks; `ended` waits for them."""
         self.watchers.discard(watcher)
-        if not self.watchers:
-            for task in self._tasks:
-                task.cancel()
-            self._tasks = []
-            self._listening.clear()
+        if self.watchers or not self._tasks:
+            return
+        self._ending, self._tasks = self._tasks, []
+        self._listening.clear()
+        for task in self._ending:
+            task.cancel()
+
+    async def ended(self) -> None:
+        """Until no read of a feed without watchers is under way."""
+        await asyncio.gather(*self._ending, return_exceptions=True)
 
     async def answer(self, watchers: set[Watcher]) -> None:
-        """Read what these lack and tell them: one read for all that have seen the same."""
+        """Read what these lack and tell them."""
         self._changed.set()
         async with self._lock:
             await self._answer(watchers)
@@ -90,16 +98,18 @@ class Feed:
                 self._news.set()  # its turn comes after the pause
                 continue
             groups[(watcher.cursor, watcher.mark)].append(watcher)
-        base = self._base or await _in_thread(_read_base, self.run_id)
-        for (cursor, mark), group in groups.items():
-            if base is None:  # the run is gone
-                await asyncio.gather(*(watcher.refused() for watcher in group))
-                continue
-            state = await _in_thread(_read, base, cursor, mark)
-            text = json.dumps(state, separators=(",", ":"))
+        base = self._base = self._base or await _in_thread(_read_base, self.run_id)
+        if base is None:  # the run is gone
+            await asyncio.gather(*(watcher.refused() for group in groups.values() for watcher in group))
+            return
+        if not groups:
+            return
+        oldest = Cursor(min(seen.points for seen, _ in groups), min(seen.events for seen, _ in groups))
+        page = await _in_thread(Page.read, base.base, base.view, oldest, self._encoded)
+        for (seen, mark), group in groups.items():
+            text, cursor = page.since(seen, mark)
             for watcher in group:
-                watcher.cursor = Cursor(state["cursor"]["points"], state["cursor"]["events"])
-                watcher.mark = state["mark"]
+                watcher.cursor, watcher.mark = cursor, base.base.state["mark"]
                 watcher.telling = asyncio.create_task(watcher.tell(text))
 
     async def _listen(self) -> None:
@@ -220,11 +230,6 @@ def _read_base(run_id: str) -> _Base | None:
         return None
     base = base_state(run)
     return _Base(base, view_of(run, base.state, base.tables))
-
-
-def _read(base: _Base, cursor: Cursor, mark: str) -> dict[str, Any]:
-    """Whoever asks may see the run: `_still_allowed` was asked first."""
-    return page_of(base.base, base.view, cursor, mark)
 
 
 async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:

@@ -1,13 +1,14 @@
 """What is new in a run's journal since a revision: replay, or the word that it is too much."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 import numpy as np
 
-from apps.metrics.models import MetricHead, MetricSeries
+from apps.metrics.models import MetricBatch, MetricHead, MetricSeries
 from apps.metrics.packing import unpack
 from apps.runs.models import Run
 
@@ -25,29 +26,51 @@ class News:
     refetch: bool = False
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """Batches after a revision, in order. `refetch`: too much, or no longer in the journal; then there are none."""
+
+    batches: list[MetricBatch]
+    cursor: int
+    refetch: bool = False
+
+
 def points_since(run: Run, cursor: int) -> News:
     """Points of the batches after revision `cursor`. A cursor from the future (of another database) starts afresh."""
+    waiting = batches_since(run, cursor)
+    points = [point for batch in points_of(run.pk, waiting.batches) for point in batch]
+    return News(points, waiting.cursor, waiting.refetch)
+
+
+def batches_since(run: Run, cursor: int) -> Waiting:
     waiting = run.metric_batches.filter(revision__gt=cursor).order_by("revision")
     batches = list(waiting[: MOST_BATCHES + 1])
     if not batches:
         newest = _newest(run)
-        return News([], newest, refetch=True) if cursor > newest else News([], cursor)
+        return Waiting([], newest, refetch=True) if cursor > newest else Waiting([], cursor)
     too_many = len(batches) > MOST_BATCHES or sum(batch.num_points for batch in batches) > MAX_POINTS
     if too_many or any(batch.data is None for batch in batches):
-        return News([], _newest(run), refetch=True)
-    named = _names_of(run.pk, {pk for batch in batches for pk in batch.series})
-    points: list[list[Any]] = []
+        return Waiting([], _newest(run), refetch=True)
+    return Waiting(batches, batches[-1].revision)
+
+
+def points_of(run_id: UUID, batches: Sequence[MetricBatch]) -> list[list[list[Any]]]:
+    """The points of each batch, as `News` has them."""
+    named = _names_of(run_id, {pk for batch in batches for pk in batch.series})
+    found = []
     for batch in batches:
         assert batch.data is not None and batch.index is not None
         owners = [named.get(pk) for pk in batch.series]
         columns = unpack(batch.data)
         places = np.frombuffer(batch.index, "<u2").tolist()
+        points: list[list[Any]] = []
         for place, step, value in zip(places, columns.steps.tolist(), columns.values.tolist(), strict=True):
             owner = owners[place]
             assert owner is not None
             name, attempt, measured = owner
             points.append([batch.revision, name, step, json_value(value), attempt, measured])
-    return News(points, batches[-1].revision)
+        found.append(points)
+    return found
 
 
 def _newest(run: Run) -> int:

@@ -78,9 +78,9 @@ def news_state(run: Run, since: Cursor) -> dict[str, Any]:
     return {
         "at": timezone.now().isoformat(),
         "refetch": news.refetch,
-        "cursor": {"points": news.cursor, "events": _settled(events, since.events)},
+        "cursor": {"points": news.cursor, "events": settled(events, since.events)},
         "points": news.points,
-        "events": [_event(event) for event in events],
+        "events": [event_row(event) for event in events],
     }
 
 
@@ -158,7 +158,7 @@ def eta_seconds(run: Run) -> float | None:
     return left * (max(times) - min(times)) / (len(times) - 1)
 
 
-def _settled(rows: list[Any], previous: int) -> int:
+def settled(rows: list[Any], previous: int) -> int:
     """The largest id below which nothing can still appear: rows older than the longest transaction."""
     edge = timezone.now() - _OVERLAP
     return max((row.id for row in rows if row.at < edge), default=previous)
@@ -211,7 +211,7 @@ def _metrics(run: Run) -> dict[str, int]:
     }
 
 
-def _event(event: RunEvent) -> dict[str, Any]:
+def event_row(event: RunEvent) -> dict[str, Any]:
     return {
         "id": event.id,
         "at": event.at.isoformat(),

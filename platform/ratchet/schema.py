@@ -1,7 +1,9 @@
 """The OpenAPI document: what serializers do not say of an endpoint (problems, idempotency, sparse fields)."""
 
+from functools import cache
 from typing import Any
 
+from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
@@ -69,6 +71,18 @@ class ApiSchema(AutoSchema):
             found = [*found, _AS]
         reads = self.method == "GET" and isinstance(self.view, Endpoint) and not getattr(self.view, "streams", False)
         return [*found, _FIELDS] if reads else found
+
+
+class Generator(SchemaGenerator):
+    """The document is the same for everyone while the process lives: it takes seconds, and is made once."""
+
+    def get_schema(self, request: Any = None, public: bool = False) -> Any:
+        return _document()
+
+
+@cache
+def _document() -> Any:
+    return SchemaGenerator().get_schema(request=None, public=True)
 
 
 def _columns(model: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import asyncio
 import re
 
 import pytest
-from asgiref.sync import sync_to_async
+from channels.db import database_sync_to_async
 from django.conf import settings as django_settings
 from django.test import Client
 
@@ -65,23 +65,26 @@ async def test_the_right_opens_and_its_lack_closes(made):
         object_id = str(own.ids[name])
         for role in Role.values:
             expected = 0 if right in ROLE_PERMISSIONS[role] else NOT_FOUND
-            assert await answer(route, object_id, await sync_to_async(_cookie)(own.users[role])) == expected, role
-        assert await answer(route, object_id, await sync_to_async(_cookie)(stranger)) == NOT_FOUND
+            assert await answer(route, object_id, await database_sync_to_async(_cookie)(own.users[role])) == expected, (
+                role
+            )
+        assert await answer(route, object_id, await database_sync_to_async(_cookie)(stranger)) == NOT_FOUND
         assert await answer(route, object_id, b"") == UNAUTHENTICATED
         assert await answer(route, object_id, b"sessionid=guessed") == UNAUTHENTICATED
-        mine = await sync_to_async(_cookie)(own.users[Role.ADMIN])
+        mine = await database_sync_to_async(_cookie)(own.users[Role.ADMIN])
         assert await answer(route, object_id, mine, b"https://elsewhere.example") == CLOSED, "another site's page"
 
 
 async def test_a_role_that_is_taken_closes_the_open_socket(made):
     own, _ = made
     engineer = own.users[Role.ENGINEER]
-    socket = _open(f"/ws/runs/{own.ids['run']}/", await sync_to_async(_cookie)(engineer))
+    socket = _open(f"/ws/runs/{own.ids['run']}/", await database_sync_to_async(_cookie)(engineer))
     await socket.connect()
     await socket.send_json({"cursor": 0, "events": 0})
     assert (await socket.receive_output(timeout=20))["type"] == "websocket.send"
-    await Membership.objects.filter(user=engineer).adelete()
+    await database_sync_to_async(Membership.objects.filter(user=engineer).delete)()
     await asyncio.sleep(RIGHTS_SECONDS)
     await socket.send_json({"cursor": 0, "events": 0})
     said = await socket.receive_output(timeout=20)
     assert (said["type"], said.get("code")) == ("websocket.close", NOT_FOUND)
+    await socket.close()

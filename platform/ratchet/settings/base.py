@@ -233,6 +233,7 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "v1",
     "DESCRIPTION": "Suites, runs, episodes, evaluations, reviews and promotions. Errors are RFC 9457 problems.",
     "OAS_VERSION": "3.1.0",
+    "DEFAULT_GENERATOR_CLASS": "ratchet.schema.Generator",
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "SWAGGER_UI_DIST": "SIDECAR",
