@@ -113,6 +113,7 @@ class Mlflow:
                     return
             except OSError:
                 time.sleep(0.3)
+        self.close()
         raise SystemExit(f"MLflow did not start: {(folder / 'mlflow.log').read_text()[-2000:]}")
 
     def measure(self, points: int, clients: int) -> float:
