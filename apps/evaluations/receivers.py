@@ -1,9 +1,7 @@
 """What evaluations do when runs announce something."""
 
-from functools import partial
 from typing import Any
 
-from django.db import transaction
 from django.dispatch import receiver
 
 from apps.evaluations import messaging, selection
@@ -12,6 +10,7 @@ from apps.evaluations.signals import evaluation_finished
 from apps.evaluations.states import OPEN_STATES
 from apps.runs.models import Checkpoint, FleetInstall, Group, Run
 from apps.runs.signals import checkpoint_published, group_stored, install_finished, run_trained
+from ratchet.commits import after_commit
 
 
 @receiver(checkpoint_published)
@@ -21,7 +20,7 @@ def start_dev_evaluation(checkpoint: Checkpoint, **_: Any) -> None:
 
 @receiver(run_trained)
 def choose_when_trained(run: Run, **_: Any) -> None:
-    transaction.on_commit(partial(messaging.request_choice, run.pk), robust=True)
+    after_commit(messaging.request_choice, run.pk)
 
 
 @receiver(group_stored)
@@ -30,17 +29,17 @@ def advance_after_group(group: Group, **_: Any) -> None:
         return
     item = EvaluationItem.objects.filter(group=group).first()
     if item is not None:
-        transaction.on_commit(partial(messaging.request_advance, item.evaluation_id), robust=True)
+        after_commit(messaging.request_advance, item.evaluation_id)
 
 
 @receiver(install_finished)
 def advance_after_install(install: FleetInstall, **_: Any) -> None:
     for evaluation in Evaluation.objects.filter(install=install, state__in=OPEN_STATES):
-        transaction.on_commit(partial(messaging.request_advance, evaluation.pk), robust=True)
+        after_commit(messaging.request_advance, evaluation.pk)
 
 
 @receiver(evaluation_finished)
 def note_dev_success(evaluation: Evaluation, **_: Any) -> None:
     if evaluation.purpose == EvaluationPurpose.DEV and evaluation.run_id is not None:
         selection.store_dev_success(evaluation)
-        transaction.on_commit(partial(messaging.request_choice, evaluation.run_id), robust=True)
+        after_commit(messaging.request_choice, evaluation.run_id)

@@ -1,7 +1,6 @@
 """Writes of evaluations: start with a fixed plan, cancel, gate policies, looks at held-out sets."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -29,6 +28,7 @@ from apps.runs.models import Run
 from apps.tasks.models import SplitName, Suite, SuiteState, Task
 from apps.tasks.selectors import ready_tasks
 from gpu_workers.contracts.messages import Sampling
+from ratchet.commits import after_commit
 from ratchet.problems import Problem
 
 MAX_SAMPLES = 64
@@ -81,7 +81,7 @@ def start_evaluation(
     after |= {"num_tasks": len(tasks), "samples": samples, "plan_hash": digest}
     tag = "user:evaluation:start" if by else "system:evaluation:start"
     record(tag=tag, by=by, project=project, subject=evaluation, after=after)
-    transaction.on_commit(partial(messaging.request_advance, evaluation.pk), robust=True)
+    after_commit(messaging.request_advance, evaluation.pk)
     return evaluation
 
 

@@ -3,14 +3,16 @@
 import asyncio
 import logging
 import threading
+from functools import partial
 from uuid import UUID
 
 from asgiref.sync import async_to_sync
 from channels.layers import InMemoryChannelLayer, get_channel_layer
-from django.db import connection, transaction
+from django.db import connection
 from redis.exceptions import RedisError
 
 from apps.runs.models import Run
+from ratchet.commits import after_commit
 
 logger = logging.getLogger(__name__)
 
@@ -25,10 +27,9 @@ def group_name(run_id: UUID | str) -> str:
 
 def announce(run: Run) -> None:
     """Tell watchers once this transaction is committed; several calls in one transaction are one message."""
-    waiting = {function for _, function, *_ in connection.run_on_commit if isinstance(function, _Announcement)}
-    announcement = _Announcement(run.pk)
-    if announcement not in waiting:
-        transaction.on_commit(announcement, robust=True)
+    calls = (call for _, call, *_ in connection.run_on_commit if isinstance(call, partial))
+    if all((call.func, call.args) != (announce_now, (run.pk,)) for call in calls):
+        after_commit(announce_now, run.pk)
 
 
 def announce_now(run_id: UUID | str) -> None:
@@ -40,22 +41,6 @@ def announce_now(run_id: UUID | str) -> None:
         async_to_sync(layer.group_send)(group_name(run_id), _message(run_id))
     else:
         _voice.say(str(run_id))
-
-
-class _Announcement:
-    """A callback that knows what it announces, so that it can be found among those that wait for the commit."""
-
-    def __init__(self, run_id: UUID) -> None:
-        self.run_id = run_id
-
-    def __call__(self) -> None:
-        announce_now(self.run_id)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Announcement) and other.run_id == self.run_id
-
-    def __hash__(self) -> int:
-        return hash(self.run_id)
 
 
 class _Voice:

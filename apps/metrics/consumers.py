@@ -65,9 +65,8 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
             await self.send_json({"error": 'send {"cursor": number, "events": number}'})
             return
         cursor = Cursor(_whole(content.get("cursor")), _whole(content.get("events")))
-        if (
-            not self.asked or cursor.points > self.cursor.points
-        ):  # what was pushed meanwhile may cross with the question
+        # What was pushed meanwhile may cross with the question.
+        if not self.asked or cursor.points > self.cursor.points:
             self.cursor = cursor
         self.asked, self.mark = True, str(content.get("mark", ""))
         feed = self.feed

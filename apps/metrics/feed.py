@@ -69,7 +69,8 @@ class Feed:
         if not self._tasks:
             self._tasks = [asyncio.create_task(task()) for task in (self._listen, self._tell, self._refresh)]
         with contextlib.suppress(TimeoutError):  # Redis is away: pages ask by themselves every few seconds
-            await asyncio.wait_for(self._listening.wait(), LISTEN_SECONDS)
+            async with asyncio.timeout(LISTEN_SECONDS):  # wait_for of Python 3.11 can swallow a cancellation
+                await self._listening.wait()
 
     def leave(self, watcher: Watcher) -> None:
         """The last one ends the feed's tasks; `ended` waits for them."""

@@ -4,7 +4,6 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +18,7 @@ from apps.metrics.models import MetricHead, MetricSeries
 from apps.metrics.packing import Points, pack
 from apps.runs.events import WARNING, record_event
 from apps.runs.models import Run
+from ratchet.commits import after_commit
 
 MAX_SERIES = 2000  # of one run, all attempts; more names than that are a mistake, not metrics
 _MAX_MET = 1000
@@ -146,7 +146,7 @@ def _make_series(run_id: UUID, attempt: int, measured: bool, names: list[str], r
         )
         ids |= {series.name: series.pk for series in made}
         MetricHead.objects.filter(pk=run_id).update(num_series=F("num_series") + len(fresh))
-    transaction.on_commit(partial(_remember, (run_id, attempt, measured), dict(ids)), robust=True)
+    after_commit(_remember, (run_id, attempt, measured), dict(ids))
     return ids
 
 

@@ -84,17 +84,12 @@ def news_state(run: Run, since: Cursor) -> dict[str, Any]:
     }
 
 
-def live_page(run: Run, since: Cursor = Cursor(), *, known_tables: str = "") -> dict[str, Any]:
-    """A `live_state` with the page's words (`view`): what the page is first drawn from, and what its socket gets."""
+def live_page(run: Run) -> dict[str, Any]:
+    """A whole `live_state` with the page's words (`view`): what the page is first drawn from, and then gets pushed."""
     base = base_state(run)
-    return page_of(base, view_of(run, base.state, base.tables), since, known_tables)
-
-
-def page_of(base: BaseState, view: dict[str, Any], since: Cursor, known_tables: str) -> dict[str, Any]:
-    """A `live_page` from its parts, with the news of now."""
-    news = news_state(base.run, since)
-    words = {**view, "events": [event_words(event) for event in news["events"]]}
-    return base.state | {"tables": base.tables_for(known_tables)} | news | {"view": words}
+    news = news_state(run, Cursor())
+    view = {**view_of(run, base.state, base.tables), "events": [event_words(event) for event in news["events"]]}
+    return base.state | {"tables": base.tables} | news | {"view": view}
 
 
 def series(run: Run, names: list[str] | None = None, **range_: Any) -> list[dict[str, Any]]:

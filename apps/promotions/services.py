@@ -1,7 +1,6 @@
 """Writes of gates: open one with its plan fixed, compute its verdict from stored episodes."""
 
 from collections.abc import Sequence
-from functools import partial
 
 from django.db import transaction
 from django.db.models import Max
@@ -25,6 +24,7 @@ from apps.runs.models import Run
 from apps.tasks.models import SplitName, Suite
 from gpu_workers.contracts.messages import Sampling
 from gpu_workers.contracts.runspec import parse_run_spec
+from ratchet.commits import after_commit
 from ratchet.problems import Problem
 
 __all__ = ["compute_gate", "confirm_override", "decide", "decline_override", "open_gate"]
@@ -153,7 +153,7 @@ def compute_gate(gate: Gate) -> Gate:
 
 def compute_soon(gate: Gate) -> None:
     """Have the verdict computed once this transaction is committed."""
-    transaction.on_commit(partial(messaging.request_verdict, gate.pk), robust=True)
+    after_commit(messaging.request_verdict, gate.pk)
 
 
 def _invalid(path: str, message: str) -> Problem:

@@ -1,7 +1,6 @@
 """Celery jobs of runs: ids or messages in, one service call each."""
 
 import logging
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ from apps.runs.services import attempts, datasets, reports
 from apps.runs.services.controls import lock_run
 from gpu_workers.contracts import queues
 from gpu_workers.contracts.messages import Heartbeat
+from ratchet.commits import after_commit
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +85,6 @@ def reap_leases() -> int:
                 attempts.lose_attempt(run, fresh, attempts.expiry_reason(fresh))
             else:
                 attempts.end_attempt(fresh, "the run was over", stop=True)
-            transaction.on_commit(partial(messaging.request_advance, run.id), robust=True)
+            after_commit(messaging.request_advance, run.id)
             count += 1
     return count

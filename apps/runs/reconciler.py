@@ -18,6 +18,7 @@ from apps.runs.services.lifecycle import end_run, halt_run, move_run, set_status
 from apps.runs.services.versions import install_versions
 from apps.runs.signals import run_trained
 from gpu_workers.contracts.runspec import Algorithm, RunSpec, parse_run_spec, stored_spec_hash
+from ratchet.commits import after_commit
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ def advance_run(run_id: UUID | str) -> str:
             if not Run.objects.filter(pk=run_id, state__in=ACTIVE_STATES).exists():
                 return IDLE
             # What the other call read may be older than what this one was called for.
-            transaction.on_commit(lambda: messaging.request_advance(run_id, _BUSY_RETRY_SECONDS), robust=True)
+            after_commit(messaging.request_advance, run_id, _BUSY_RETRY_SECONDS)
             return BUSY
         if run.state not in ACTIVE_STATES:
             return IDLE
@@ -92,7 +93,7 @@ class _Reconciliation:
         if self.spec.algorithm.kind is Algorithm.SFT and not run.dataset:
             if run.state == RunState.QUEUED and run.status_code != "building_dataset":
                 set_status(run, "building_dataset", "Writing the supervised examples.")
-                transaction.on_commit(lambda: messaging.request_dataset(run.id), robust=True)
+                after_commit(messaging.request_dataset, run.id)
             return None
         lost = attempts.lost_without_progress(run)
         if len(lost) >= self.spec.limits.max_attempts:

@@ -7,7 +7,6 @@ Of a suite only so many chunks are under way at once, so that a small suite need
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from functools import partial
 from uuid import UUID
 
 from django.conf import settings
@@ -25,6 +24,7 @@ from gpu_workers.contracts.enums import VerifierKind
 from gpu_workers.contracts.groups import jsonable
 from gpu_workers.contracts.messages import TaskCheck, VerifyItem, VerifyJob
 from ratchet.celery import app
+from ratchet.commits import after_commit
 from ratchet.problems import Problem
 
 # Verifiers that only compare texts: hundreds of verdicts a second, so every one is repeated.
@@ -69,7 +69,7 @@ def _send_next(suite: Suite) -> bool:
     suite.checks_sent_to = tasks[-1][2] + 1
     suite.save(update_fields=["checks_sent_to"])
     # robust: the suite is stored; what a broker that is down did not take is sent again by resend_checks.
-    transaction.on_commit(partial(_send, jsonable(job)), robust=True)
+    after_commit(_send, jsonable(job))
     return True
 
 

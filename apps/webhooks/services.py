@@ -14,6 +14,7 @@ from apps.webhooks import messaging
 from apps.webhooks.addresses import check_url
 from apps.webhooks.models import Delivery, DeliveryState, Webhook
 from apps.webhooks.signing import secret_of
+from ratchet.commits import after_commit
 from ratchet.problems import Problem
 
 MAX_PER_PROJECT = 20
@@ -99,7 +100,7 @@ def enqueue(webhook: Webhook, event_type: str, payload: dict[str, Any], **fields
     delivery = Delivery.objects.create(
         webhook=webhook, event_type=event_type, payload=payload, next_attempt_at=timezone.now(), **fields
     )
-    transaction.on_commit(lambda: messaging.request_delivery(delivery.pk), robust=True)
+    after_commit(messaging.request_delivery, delivery.pk)
     return delivery
 
 

@@ -19,7 +19,7 @@ from gpu_workers.contracts.messages import (
     TrainJob,
 )
 from gpu_workers.contracts.points import PointBatch, body_of
-from gpu_workers.contracts.runspec import Algorithm, RunSpec, parse_run_spec
+from gpu_workers.contracts.runspec import Algorithm, RunSpec, parse_run_spec, stored_spec_hash
 from gpu_workers.contracts.seams import Published, TrainGroup
 from gpu_workers.contracts.store import ObjectStore, StoreError
 from gpu_workers.models.folder import ModelError, read_description
@@ -105,7 +105,14 @@ class TrainerAttempt:
         except ModelError as error:
             raise AttemptError("unknown_model", str(error), retryable=False) from error
         base = BaseModel(job.base_model, folder, description.fingerprint)
-        backend = PolicyTrainer(self.spec, base, run_id=job.run_id, attempt=job.attempt, world=self.world)
+        backend = PolicyTrainer(
+            self.spec,
+            base,
+            run_id=job.run_id,
+            attempt=job.attempt,
+            world=self.world,
+            stored_hash=stored_spec_hash(job.spec),
+        )
         if job.parent_checkpoint:
             backend.start_from(self._local(job.parent_checkpoint), job.parent_sha256)
         if job.resume_from:

@@ -51,10 +51,12 @@ class PolicyTrainer:
         max_row_tokens: int = 0,
         dtype: torch.dtype | None = None,
         world: World = ALONE,
+        stored_hash: str = "",
     ) -> None:
         self.spec, self.base, self.world = spec, base, world
         self.run_id, self.attempt = run_id, attempt
         self.total_steps = total_steps or spec.steps
+        self.spec_hash = stored_hash or spec_hash(spec)
         self.max_row_tokens = max_row_tokens or spec.trainer.max_row_tokens
         self.version = 0
         self.batch_ids: list[str] = []
@@ -138,7 +140,7 @@ class PolicyTrainer:
 
     def load(self, folder: Path) -> None:
         """Resume exactly. Raises CheckpointError for a torn, damaged or foreign checkpoint; nothing changes then."""
-        checkpoints.check_folder(folder, spec_hash=spec_hash(self.spec), base_fingerprint=self.base.fingerprint)
+        checkpoints.check_folder(folder, spec_hash=self.spec_hash, base_fingerprint=self.base.fingerprint)
         state = checkpoints.read_trainer(folder)
         self.policy.load_state(folder, state.num_updates)
         self.version, self.batch_ids = state.version, list(state.batch_ids)
@@ -150,7 +152,7 @@ class PolicyTrainer:
             run_id=self.run_id,
             attempt=self.attempt,
             version=self.version,
-            spec_hash=spec_hash(self.spec),
+            spec_hash=self.spec_hash,
             base_fingerprint=self.base.fingerprint,
         )
 

@@ -9,6 +9,7 @@ from rest_framework.request import Request
 
 from ratchet.problems import Problem, flatten_errors
 
+MAX_ROWS = 200  # of a computed list in one answer
 _DIGITS = 18
 _TYPES: tuple[tuple[type, Any, str], ...] = (
     (serializers.CharField, str, "a text"),
@@ -56,6 +57,19 @@ def number(request: Request, name: str, default: int, low: int = 0, high: int = 
         return int(text)
     bounds = f" from {low} to {high}" if high < 2**62 else ""
     raise _invalid_parameter(name, f"must be a whole number{bounds}")
+
+
+def part(request: Request) -> tuple[int, int]:
+    """Offset and limit of a list that is computed and no table's. Raises Problem 400."""
+    return number(request, "offset", 0), number(request, "limit", 50, 1, MAX_ROWS)
+
+
+def part_parameters() -> list[OpenApiParameter]:
+    """How they are documented."""
+    return [
+        OpenApiParameter("offset", int, description="Rows to leave out at the start."),
+        OpenApiParameter("limit", int, description=f"Rows at most, {MAX_ROWS} or fewer."),
+    ]
 
 
 def flag(request: Request, name: str) -> bool:

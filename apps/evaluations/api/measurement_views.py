@@ -15,10 +15,8 @@ from apps.tasks.measurements import selectors
 from apps.tasks.measurements.models import MeasurementState, VerifierMeasurement
 from apps.tasks.measurements.services import request_measurement
 from apps.tasks.selectors import find_suite
-from ratchet.bodies import number, read_body
+from ratchet.bodies import part, part_parameters, read_body
 from ratchet.endpoints import Endpoint, ListEndpoint
-
-_MAX_ROWS = 200
 
 
 class MeasurementList(ListEndpoint[VerifierMeasurement]):
@@ -60,8 +58,7 @@ class MeasurementCandidates(Endpoint):
         operation_id="verifier_measurements_candidates_list",
         parameters=[
             OpenApiParameter("selection", OpenApiTypes.STR, enum=list(selectors.SELECTIONS)),
-            OpenApiParameter("offset", OpenApiTypes.INT, description="Rows to leave out at the start."),
-            OpenApiParameter("limit", OpenApiTypes.INT, description="Rows at most, 200 or fewer."),
+            *part_parameters(),
         ],
         responses=serializers.CandidateListSerializer,
     )
@@ -69,9 +66,10 @@ class MeasurementCandidates(Endpoint):
         """Candidates of a measurement, false passes unless `selection` says otherwise. Texts of held-out tasks need
         heldout:read, and showing them is audited."""
         measurement = selectors.find_measurement(request.user, pk)
+        offset, limit = part(request)
         found = selectors.list_candidates(
             caller(request), measurement, request.query_params.get("selection", "false_pass"),
-            offset=number(request, "offset", 0), limit=number(request, "limit", 50, 1, _MAX_ROWS),
+            offset=offset, limit=limit,
         )  # fmt: skip
         return Response(serializers.CandidateListSerializer(found).data)
 

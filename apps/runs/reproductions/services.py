@@ -1,7 +1,6 @@
 """Writes of reproductions: ask for one, store its answer, mark the task where the verdict did not repeat."""
 
 from datetime import timedelta
-from functools import partial
 from uuid import UUID
 
 import msgspec
@@ -20,6 +19,7 @@ from gpu_workers.contracts.enums import StopReason
 from gpu_workers.contracts.messages import Report
 from gpu_workers.contracts.replays import EpisodeReproduced, ReproduceJob, StoredEpisode
 from gpu_workers.contracts.text import storable
+from ratchet.commits import after_commit
 from ratchet.problems import Problem
 
 LOST_AFTER = timedelta(minutes=10)  # without an answer: asking again sends it again
@@ -56,7 +56,7 @@ def request_reproduction(*, episode: Episode, by: User | None) -> Reproduction:
         task=group.task.bundle,
         episode=StoredEpisode(episode_id=str(episode.pk), transcript=group.transcript, index=episode.index),
     )
-    transaction.on_commit(partial(messaging.send_reproduce, job), robust=True)
+    after_commit(messaging.send_reproduce, job)
     return row
 
 

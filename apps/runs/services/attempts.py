@@ -2,11 +2,8 @@
 
 import secrets
 from datetime import datetime, timedelta
-from functools import partial
 from itertools import takewhile
 
-import msgspec
-from django.db import transaction
 from django.db.models import Sum
 from django.utils import timezone
 
@@ -16,6 +13,7 @@ from apps.runs.models import AttemptState, Run, RunAttempt
 from apps.runs.services import durable
 from gpu_workers.contracts.messages import Heartbeat, StopMessage, TrainJob
 from gpu_workers.contracts.runspec import RunSpec
+from ratchet.commits import after_commit
 
 LEASE = timedelta(seconds=45)  # nine heartbeats
 QUEUE_LEASE = timedelta(minutes=15)  # a job may wait behind another run's trainer
@@ -41,7 +39,7 @@ def start_attempt(run: Run, spec: RunSpec, now: datetime) -> RunAttempt:
         run_id=str(run.id),
         attempt=number,
         token=attempt.token,
-        spec=msgspec.to_builtins(spec),
+        spec=run.spec,  # as stored: its hash is what checkpoints are of, whatever fields later versions add
         base_model=run.policy.base_model.slug,
         parent_checkpoint=run.policy.adapter,
         parent_sha256=run.policy.adapter_sha256,
@@ -49,7 +47,7 @@ def start_attempt(run: Run, spec: RunSpec, now: datetime) -> RunAttempt:
         dataset=run.dataset,
         publish_every=spec.evaluation.dev_every,
     )
-    transaction.on_commit(partial(messaging.send_train, job), robust=True)
+    after_commit(messaging.send_train, job)
     if number > 1:
         start = f"from {attempt.resume_from}" if attempt.resume_from else "from the start"
         record_event(run, "attempt_started", f"Trainer attempt {number} was sent; it resumes {start}.", attempt=number)
@@ -82,7 +80,7 @@ def end_attempt(attempt: RunAttempt, reason: str, *, stop: bool = False, code: s
     if stop:
         message = StopMessage(cancelled=True, reason=reason)
         run_id = str(attempt.run_id)
-        transaction.on_commit(partial(messaging.send_stop, run_id, attempt.number, message), robust=True)
+        after_commit(messaging.send_stop, run_id, attempt.number, message)
 
 
 def end_alive(run: Run, *, reason: str, stop: bool) -> None:

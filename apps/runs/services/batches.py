@@ -2,10 +2,8 @@
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from functools import partial
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import Count, QuerySet
 from django.utils import timezone
 
@@ -19,6 +17,7 @@ from apps.runs.services.stragglers import Stragglers
 from gpu_workers.contracts.enums import GroupOutcome
 from gpu_workers.contracts.messages import BatchGroup, BatchMessage
 from gpu_workers.contracts.runspec import RunSpec
+from ratchet.commits import after_commit
 
 SUPPLIED = 2  # batches with the trainer, the one it trains included: another would only wait
 RESEND_AFTER = timedelta(seconds=60)  # a trainer that waits so long for a batch sent to it has lost the message
@@ -89,7 +88,7 @@ def _send(batch: Batch, members: list[Group]) -> None:
         index=batch.index,
         groups=[BatchGroup(group_id=str(g.id), uri=g.uri, age=g.age or 0) for g in members],
     )
-    transaction.on_commit(partial(messaging.send_batch, message), robust=True)
+    after_commit(messaging.send_batch, message)
 
 
 def send_again(run: Run, attempt: RunAttempt, version: int) -> list[Batch]:

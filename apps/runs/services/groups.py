@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 import msgspec
-from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -18,6 +16,7 @@ from apps.tasks.models import Task
 from gpu_workers.contracts.enums import Purpose
 from gpu_workers.contracts.messages import GroupSignal, PolicyRef, RolloutJob, Sampling
 from gpu_workers.contracts.runspec import parse_run_spec
+from ratchet.commits import after_commit
 
 OPEN_STATES = (GroupState.PENDING, GroupState.RUNNING, GroupState.READY, GroupState.BATCHED)
 UNFINISHED_STATES = (GroupState.PENDING, GroupState.RUNNING)
@@ -89,7 +88,7 @@ def dispatch_group(group: Group) -> None:
         run_attempt=group.run_attempt,
         audit_share=_audit_share(group),
     )
-    transaction.on_commit(partial(messaging.send_rollout, job), robust=True)
+    after_commit(messaging.send_rollout, job)
 
 
 def _audit_share(group: Group) -> float:
@@ -123,7 +122,7 @@ def give_up(groups: Sequence[Group], outcome: Outcome, reason: str) -> None:
     Group.objects.bulk_update(groups, CLOSE_FIELDS, batch_size=500)
     if running:
         signal = GroupSignal(group_ids=running, reason=reason)
-        transaction.on_commit(partial(messaging.signal_groups, signal), robust=True)
+        after_commit(messaging.signal_groups, signal)
 
 
 def _seconds_since(start: datetime | None, now: datetime) -> float:

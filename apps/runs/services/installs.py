@@ -2,11 +2,9 @@
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from functools import partial
 from uuid import UUID
 
 import msgspec
-from django.db import transaction
 from django.utils import timezone
 
 from apps.policies.models import Policy
@@ -15,6 +13,7 @@ from apps.runs.models import Checkpoint, FleetInstall, Group, InstallState, Run
 from apps.runs.services import groups
 from apps.runs.signals import install_finished
 from gpu_workers.contracts.messages import AdapterInstall, FleetJob, PolicyInstalled
+from ratchet.commits import after_commit
 
 ENGINE_DOWN_AFTER = timedelta(minutes=5)  # an install unconfirmed for so long is given up
 RETRY_AFTER = timedelta(seconds=5)  # a refusal
@@ -54,7 +53,7 @@ def _send(row: FleetInstall) -> None:
         run_id=str(row.run_id or ""),
         run_attempt=row.attempt,
     )
-    transaction.on_commit(partial(messaging.send_fleet, job), robust=True)
+    after_commit(messaging.send_fleet, job)
 
 
 def apply_answer(row: FleetInstall, answer: PolicyInstalled) -> None:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from django.db import transaction
 from django.utils import timezone
 
 from apps.accounts.models import User
@@ -13,6 +12,7 @@ from apps.runs.models import FINAL_RUN_STATES, BatchState, EventLevel, Run, RunS
 from apps.runs.scheduling.halting import Halt
 from apps.runs.services import attempts, groups, installs
 from apps.runs.signals import run_changed
+from ratchet.commits import after_commit
 
 _LEVELS: dict[str, EventLevel] = {RunState.FAILED: ERROR, RunState.HALTED: ERROR, RunState.CANCELLED: WARNING}
 
@@ -75,7 +75,7 @@ def abandon_batches(run: Run) -> None:
 
 def advance_soon(run: Run) -> None:
     """Have the run advanced once this transaction is committed."""
-    transaction.on_commit(lambda: messaging.request_advance(run.id), robust=True)
+    after_commit(messaging.request_advance, run.id)
 
 
 def audit(run: Run, verb: str, by: User | None, **after: Any) -> None:

@@ -1,8 +1,5 @@
 """Which policy version the fleet holds for a run, and which it should hold next."""
 
-from functools import partial
-
-from django.db import transaction
 from django.dispatch import receiver
 
 from apps.runs import messaging
@@ -13,6 +10,7 @@ from apps.runs.signals import install_finished, run_changed
 from gpu_workers.contracts.messages import GroupSignal, PolicyRef
 from gpu_workers.contracts.runspec import parse_run_spec
 from gpu_workers.contracts.scheduling import Stragglers
+from ratchet.commits import after_commit
 
 
 def install_versions(run: Run) -> FleetInstall | None:
@@ -61,4 +59,4 @@ def _move_episodes(run: Run) -> None:
         return
     name = installs.adapter_name(run, run.confirmed_version)
     policy = PolicyRef(adapter=name, version=run.confirmed_version, num_shots=rollout.num_shots)
-    transaction.on_commit(partial(messaging.signal_groups, GroupSignal(group_ids=ids, policy=policy)), robust=True)
+    after_commit(messaging.signal_groups, GroupSignal(group_ids=ids, policy=policy))

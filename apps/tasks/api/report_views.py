@@ -21,11 +21,9 @@ from apps.tasks.reports.models import ReportState, SuiteReport
 from apps.tasks.reports.services import request_report
 from apps.tasks.selectors import find_suite, find_task, is_protected
 from apps.tasks.services import note_heldout_look
-from ratchet.bodies import number, read_body
+from ratchet.bodies import part, part_parameters, read_body
 from ratchet.endpoints import Endpoint
 from ratchet.problems import Problem
-
-_MAX_ROWS = 200
 
 
 class SuiteReportDetail(Endpoint):
@@ -50,8 +48,7 @@ class ReportFinding(Endpoint):
     @extend_schema(
         operation_id="suites_report_finding_retrieve",
         parameters=[
-            OpenApiParameter("offset", OpenApiTypes.INT, description="Rows to leave out at the start."),
-            OpenApiParameter("limit", OpenApiTypes.INT, description="Rows at most, 200 or fewer."),
+            *part_parameters(),
             OpenApiParameter("split", OpenApiTypes.STR, description="Only tasks of this split."),
         ],
         responses=FindingListSerializer,
@@ -63,9 +60,10 @@ class ReportFinding(Endpoint):
         if report is None:
             raise Problem("no_report", 404, "No report on this suite is ready.")
         found = selectors.find_finding(selectors.load_body(report), finding)
+        offset, limit = part(request)
         listed = selectors.list_finding(
             caller(request), report, found,
-            offset=number(request, "offset", 0), limit=number(request, "limit", 50, 1, _MAX_ROWS),
+            offset=offset, limit=limit,
             split=request.query_params.get("split", ""),
         )  # fmt: skip
         return Response(FindingListSerializer(listed).data)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -34,6 +33,7 @@ from gpu_workers.contracts.measurements import (
     TaskMeasured,
     TasksMeasured,
 )
+from ratchet.commits import after_commit
 from ratchet.problems import Problem
 
 CHUNK = 4  # tasks a message: seconds each
@@ -177,7 +177,7 @@ def _send(measurement: VerifierMeasurement) -> None:
             items=items[start : start + chunk], seed=measurement.seed,
             num_inputs=measurement.options["num_inputs"],
         )  # fmt: skip
-        transaction.on_commit(partial(messaging.send_job, job), robust=True)
+        after_commit(messaging.send_job, job)
 
 
 def _store(row: MeasuredTask, found: TaskMeasured) -> None:

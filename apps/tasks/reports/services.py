@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from datetime import timedelta
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +23,7 @@ from apps.tasks.reports.options import ReportBody, ReportOptions, parse_options
 from apps.tasks.reports.probing import plan_probes
 from gpu_workers.contracts.replays import ProbeItem, ProbeJob, TaskProbe, TasksProbed
 from gpu_workers.contracts.store import StoreError
+from ratchet.commits import after_commit
 from ratchet.problems import Problem
 from ratchet.store import get_store
 
@@ -63,7 +63,7 @@ def request_report(*, suite: Suite, by: User | None, options: Mapping[str, Any] 
     if by is not None:  # what the platform asks for by itself is in the trail once it is computed
         after = {"suite": str(suite), "report": str(report.pk), "options": report.options}
         record(tag="user:suite:report", by=by, project=suite.project, subject=suite, after=after)
-    transaction.on_commit(partial(messaging.request_compute, report.pk), robust=True)
+    after_commit(messaging.request_compute, report.pk)
     return report
 
 
@@ -111,7 +111,7 @@ def apply_probes(body: TasksProbed) -> str:
     report.status_message = f"Workers have probed {report.num_probed} of {report.num_to_probe} tasks."
     report.save(update_fields=["num_probed", "active_at", "status_message"])
     if not report.chunks.filter(result__isnull=True).exists():
-        transaction.on_commit(partial(messaging.request_finish, report.pk), robust=True)
+        after_commit(messaging.request_finish, report.pk)
     return ""
 
 
@@ -149,11 +149,11 @@ def resend_reports() -> int:
         report.active_at = timezone.now()
         report.save(update_fields=["active_at"])
         if not report.draft:
-            transaction.on_commit(partial(messaging.request_compute, report.pk), robust=True)
+            after_commit(messaging.request_compute, report.pk)
         elif report.chunks.filter(result__isnull=True).exists():
             _send_chunks(report, msgspec.json.decode(get_store().get(report.draft), type=Draft))
         else:
-            transaction.on_commit(partial(messaging.request_finish, report.pk), robust=True)
+            after_commit(messaging.request_finish, report.pk)
     return len(reports)
 
 
@@ -175,7 +175,7 @@ def _store_draft(report: SuiteReport, draft: Draft, items: list[ProbeItem], dige
     if items:
         _send_chunks(locked, draft)
     else:
-        transaction.on_commit(partial(messaging.request_finish, locked.pk), robust=True)
+        after_commit(messaging.request_finish, locked.pk)
 
 
 def _send_chunks(report: SuiteReport, draft: Draft) -> None:
@@ -185,7 +185,7 @@ def _send_chunks(report: SuiteReport, draft: Draft) -> None:
             items=msgspec.convert(chunk.items, list[ProbeItem]), constant=draft.constant, tool=draft.tool,
             repeats=draft.body.options.repeats,
         )  # fmt: skip
-        transaction.on_commit(partial(messaging.send_probes, job), robust=True)
+        after_commit(messaging.send_probes, job)
 
 
 @transaction.atomic

@@ -9,7 +9,7 @@ import click
 
 from ratchet_client.client import Client
 from ratchet_client.commands.output import when
-from ratchet_client.commands.session import Session, json_option, pass_session, project_option
+from ratchet_client.commands.session import Session, in_project, json_option, pass_session
 from ratchet_client.credentials import Login, check_url, forget_login, load_login, save_login, write_private
 from ratchet_client.errors import ApiError, NotLoggedIn, RatchetError
 
@@ -19,9 +19,7 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
 @click.command()
 @click.argument("url", required=False, default="")
 @click.option("--with-token", is_flag=True, help="Read the token from standard input.")
-@project_option
-@json_option
-@pass_session
+@in_project
 def login(session: Session, url: str, with_token: bool) -> None:
     """Store a token for a server.
 
@@ -116,9 +114,7 @@ def list_tokens(session: Session) -> None:
 @click.option("--scope", "scopes", multiple=True, metavar="RESOURCE:ACTION", help="May be repeated; none: all you may.")
 @click.option("--days", type=click.IntRange(min=1), default=None, help="How long it is good for.")
 @click.option("--save-to", type=click.Path(dir_okay=False, path_type=Path), help="Write the secret there (mode 600).")
-@project_option
-@json_option
-@pass_session
+@in_project
 def create_token(session: Session, name: str, scopes: tuple[str, ...], days: int | None, save_to: Path | None) -> None:
     """Make a token. Its secret is shown this once, or only written to a file."""
     issued = session.client.tokens.create(name, project=session.wanted_project or None, scopes=scopes, days=days)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ratchet_client.commands.output import Column, ExitCode, mark, percent, seconds
-from ratchet_client.commands.session import Session, json_option, key_option, pass_session, project_option
+from ratchet_client.commands.session import Session, in_project, key_option
 from ratchet_client.commands.waiting import wait_for
 from ratchet_client.errors import RatchetError
 from ratchet_client.types import Evaluation, Results
@@ -20,9 +20,7 @@ from ratchet_client.types import Evaluation, Results
 @click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True, help="Attempts a task.")
 @click.option("--max-tasks", type=click.IntRange(min=0), default=0, help="0: all.")
 @key_option
-@project_option
-@json_option
-@pass_session
+@in_project
 def compare(
     session: Session, names: tuple[str, ...], suite: str, split: str, samples: int, max_tasks: int, key: str
 ) -> int:

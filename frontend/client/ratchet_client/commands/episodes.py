@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ratchet_client.commands.output import Output, mark, seconds
-from ratchet_client.commands.session import Session, json_option, pass_session, project_option
+from ratchet_client.commands.session import Session, in_project, json_option, pass_session, project_option
 from ratchet_client.errors import RatchetError
 
 
@@ -24,9 +24,7 @@ def episodes() -> None:
 @click.option("--reason", default="", help="A reason code, e.g. WRONG_ANSWER.")
 @click.option("--tampered", is_flag=True, help="Only those with a tamper flag.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True)
-@project_option
-@json_option
-@pass_session
+@in_project
 def list_episodes(session: Session, run: str, verdict: str, reason: str, tampered: bool, limit: int) -> None:
     """Episodes of a run, newest first."""
     filters = {"verdict": verdict, "reason_code": reason, "tamper": "true" if tampered else ""}

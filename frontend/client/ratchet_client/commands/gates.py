@@ -4,7 +4,7 @@ import click
 
 from ratchet_client.commands.gate_view import print_gate, verdict_code
 from ratchet_client.commands.output import day, mark, when
-from ratchet_client.commands.session import Session, json_option, key_option, pass_session, project_option
+from ratchet_client.commands.session import Session, in_project, key_option
 from ratchet_client.commands.waiting import wait_for
 from ratchet_client.errors import RatchetError
 from ratchet_client.types import Gate, GateDetail
@@ -25,9 +25,7 @@ def gates() -> None:
 @gates.command("list")
 @click.option("--channel", default="")
 @click.option("--state", default="", help="evaluating, waiting, decided or failed.")
-@project_option
-@json_option
-@pass_session
+@in_project
 def list_gates(session: Session, channel: str, state: str) -> None:
     """Gates, newest first."""
     session.output.table(
@@ -50,9 +48,7 @@ def list_gates(session: Session, channel: str, state: str) -> None:
 @click.option("--suite", required=True, help="slug or slug@version")
 @click.option("--gate-policy", default="default", show_default=True)
 @click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True)
-@project_option
-@json_option
-@pass_session
+@in_project
 def plan_gate(session: Session, suite: str, gate_policy: str, samples: int) -> None:
     """What a gate opened now could show. Spends nothing."""
     plan = session.client.gates.plan(project=session.project, suite=suite, gate_policy=gate_policy, samples=samples)
@@ -78,9 +74,7 @@ def plan_gate(session: Session, suite: str, gate_policy: str, samples: int) -> N
 @click.option("--wait", is_flag=True, help="Stay until there is a verdict.")
 @_timeout
 @key_option
-@project_option
-@json_option
-@pass_session
+@in_project
 def open_gate(
     session: Session,
     candidate: str,
@@ -129,9 +123,7 @@ def open_gate(
 @click.argument("gate")
 @click.option("--wait", is_flag=True, help="Stay until there is a verdict.")
 @_timeout
-@project_option
-@json_option
-@pass_session
+@in_project
 def show_gate(session: Session, gate: str, wait: bool, timeout: float) -> int:
     """The verdict and why. Ends with 0 pass, 1 fail, 2 inconclusive or none yet, 3 when the evaluation failed."""
     gate_id = session.find_gate(gate)
@@ -148,9 +140,7 @@ def show_gate(session: Session, gate: str, wait: bool, timeout: float) -> int:
 @click.option("--reason", default="", help="Why; asked for where it is missing.")
 @click.option("--evidence", default="", metavar="DIGEST", help="The digest you looked at: decide only on that.")
 @click.option("--yes", is_flag=True, help="Do not show and ask; needs --evidence.")
-@project_option
-@json_option
-@pass_session
+@in_project
 def decide_gate(session: Session, gate: str, kind: str, reason: str, evidence: str, yes: bool) -> None:
     """Approve, reject, or ask to override a verdict, on the evidence shown. Nobody decides on what they submitted."""
     found = _look(session, gate, evidence, yes)
@@ -169,9 +159,7 @@ def decide_gate(session: Session, gate: str, kind: str, reason: str, evidence: s
 @click.option("--reason", default="")
 @click.option("--evidence", default="", metavar="DIGEST", help="The evidence digest you looked at.")
 @click.option("--yes", is_flag=True, help="Do not show and ask; needs --evidence.")
-@project_option
-@json_option
-@pass_session
+@in_project
 def confirm_gate(session: Session, gate: str, decline: bool, reason: str, evidence: str, yes: bool) -> None:
     """The second approver's word on an override."""
     found = _look(session, gate, evidence, yes)

@@ -3,7 +3,7 @@
 import click
 
 from ratchet_client.commands.output import day, when
-from ratchet_client.commands.session import Session, json_option, key_option, pass_session, project_option
+from ratchet_client.commands.session import Session, in_project, json_option, key_option, pass_session
 from ratchet_client.types import PolicyBrief
 
 
@@ -14,9 +14,7 @@ def policies() -> None:
 
 @policies.command("list")
 @click.option("--kind", default="", help="prompt, supervised, reinforced …")
-@project_option
-@json_option
-@pass_session
+@in_project
 def list_policies(session: Session, kind: str) -> None:
     """Policies, newest first."""
     session.output.table(
@@ -35,9 +33,7 @@ def list_policies(session: Session, kind: str) -> None:
 
 @policies.command("show")
 @click.argument("policy")
-@project_option
-@json_option
-@pass_session
+@in_project
 def show_policy(session: Session, policy: str) -> None:
     """A policy with where it came from."""
     found = session.client.policies.get(session.find_policy(policy))
@@ -63,9 +59,7 @@ def show_policy(session: Session, policy: str) -> None:
 @click.option("--shots", type=click.IntRange(0, 32), default=0, help="Worked examples in the prompt.")
 @click.option("--title", default="")
 @key_option
-@project_option
-@json_option
-@pass_session
+@in_project
 def create_policy(session: Session, slug: str, base_model: str, shots: int, title: str, key: str) -> None:
     """Make a prompt-only policy; trained ones come from runs."""
     made = session.client.policies.create(
@@ -96,9 +90,7 @@ def channels() -> None:
 
 
 @channels.command("list")
-@project_option
-@json_option
-@pass_session
+@in_project
 def list_channels(session: Session) -> None:
     """Channels and the policy each serves."""
     session.output.table(
@@ -115,9 +107,7 @@ def list_channels(session: Session) -> None:
 
 @channels.command("show")
 @click.argument("name")
-@project_option
-@json_option
-@pass_session
+@in_project
 def show_channel(session: Session, name: str) -> None:
     """A channel with its history."""
     channel = session.client.channels.get(session.project, name)
@@ -137,9 +127,7 @@ def show_channel(session: Session, name: str) -> None:
 @click.argument("name")
 @click.argument("policy")
 @key_option
-@project_option
-@json_option
-@pass_session
+@in_project
 def set_channel(session: Session, name: str, policy: str, key: str) -> None:
     """Set a channel up with its first policy. Needs channel:move; later only promotions and rollbacks move it."""
     channel = session.client.channels.create(name, project=session.project, policy=policy, key=key)
@@ -151,9 +139,7 @@ def set_channel(session: Session, name: str, policy: str, key: str) -> None:
 @click.option("--reason", required=True, help="What is wrong with the present policy.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @key_option
-@project_option
-@json_option
-@pass_session
+@in_project
 def roll_back(session: Session, name: str, reason: str, yes: bool, key: str) -> None:
     """Put back the policy that was served before the present one."""
     channel = session.client.channels.get(session.project, name)

@@ -5,7 +5,7 @@ from functools import partial
 import click
 
 from ratchet_client.commands.output import Column, ExitCode, day, mark, seconds, when
-from ratchet_client.commands.session import Session, json_option, pass_session, project_option
+from ratchet_client.commands.session import Session, in_project
 from ratchet_client.commands.waiting import Patience
 from ratchet_client.feed import FINAL_STATES
 from ratchet_client.resources.runs import Runs
@@ -26,9 +26,7 @@ def runs() -> None:
 @click.option("--state", "states", multiple=True, help="running, succeeded …; may be repeated.")
 @click.option("--suite", default="", help="By slug.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True)
-@project_option
-@json_option
-@pass_session
+@in_project
 def list_runs(session: Session, states: tuple[str, ...], suite: str, limit: int) -> None:
     """Runs, newest first."""
     rows = session.client.runs.list(project=session.project_filter, state=list(states), suite=suite)
@@ -49,9 +47,7 @@ def list_runs(session: Session, states: tuple[str, ...], suite: str, limit: int)
 
 @runs.command("show")
 @click.argument("run")
-@project_option
-@json_option
-@pass_session
+@in_project
 def show_run(session: Session, run: str) -> None:
     """A run with its state and why."""
     _print_run(session, session.client.runs.get(session.find_run(run)))
@@ -59,9 +55,7 @@ def show_run(session: Session, run: str) -> None:
 
 @runs.command("ledger")
 @click.argument("run")
-@project_option
-@json_option
-@pass_session
+@in_project
 def show_ledger(session: Session, run: str) -> None:
     """Where every admitted group went; it adds up."""
     ledger = session.client.runs.ledger(session.find_run(run))
@@ -75,9 +69,7 @@ def show_ledger(session: Session, run: str) -> None:
 @click.argument("run")
 @click.argument("names", nargs=-1)
 @click.option("--every", is_flag=True, help="All points; else long series keep the extremes of each bucket of steps.")
-@project_option
-@json_option
-@pass_session
+@in_project
 def show_metrics(session: Session, run: str, names: tuple[str, ...], every: bool) -> None:
     """The newest value of every series, or of those named; whole series with --json."""
     found = session.client.runs.metrics(session.find_run(run), names, every=every)
@@ -98,9 +90,7 @@ def show_metrics(session: Session, run: str, names: tuple[str, ...], every: bool
 
 @runs.command("pause")
 @click.argument("run")
-@project_option
-@json_option
-@pass_session
+@in_project
 def pause_run(session: Session, run: str) -> None:
     """Stop admitting groups."""
     _print_run(session, session.client.runs.pause(session.find_run(run)))
@@ -108,9 +98,7 @@ def pause_run(session: Session, run: str) -> None:
 
 @runs.command("resume")
 @click.argument("run")
-@project_option
-@json_option
-@pass_session
+@in_project
 def resume_run(session: Session, run: str) -> None:
     """Go on with a paused run."""
     _print_run(session, session.client.runs.resume(session.find_run(run)))
@@ -119,9 +107,7 @@ def resume_run(session: Session, run: str) -> None:
 @runs.command("cancel")
 @click.argument("run")
 @click.option("--reason", default="")
-@project_option
-@json_option
-@pass_session
+@in_project
 def cancel_run(session: Session, run: str, reason: str) -> None:
     """End a run; published checkpoints stay."""
     _print_run(session, session.client.runs.cancel(session.find_run(run), reason))
@@ -129,9 +115,7 @@ def cancel_run(session: Session, run: str, reason: str) -> None:
 
 @runs.command("retry")
 @click.argument("run")
-@project_option
-@json_option
-@pass_session
+@in_project
 def retry_run(session: Session, run: str) -> None:
     """A new run of the same spec, linked to the old one."""
     _print_run(session, session.client.runs.retry(session.find_run(run)))
@@ -141,9 +125,7 @@ def retry_run(session: Session, run: str) -> None:
 @click.argument("run")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more until the run is over.")
 @click.option("--level", type=click.Choice(_LEVELS), default="info", show_default=True, help="This and worse.")
-@project_option
-@json_option
-@pass_session
+@in_project
 def logs(session: Session, run: str, follow: bool, level: str) -> int:
     """What happened in a run, oldest first.
 

@@ -134,3 +134,8 @@ project_option = click.option(
 key_option = click.option(
     "--key", default="", metavar="TEXT", help="Idempotency key: the same key and content twice are done once."
 )
+
+
+def in_project(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command about one project: takes --project and --json, and gets the session first."""
+    return project_option(json_option(pass_session(command)))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import click
 
 from ratchet_client.commands.output import ExitCode
-from ratchet_client.commands.session import Session, json_option, key_option, pass_session, project_option
+from ratchet_client.commands.session import Session, in_project, key_option
 from ratchet_client.commands.watch import watch_run
 from ratchet_client.errors import ApiError, SpecError
 from ratchet_client.spec_files import read_spec, set_field
@@ -17,9 +17,7 @@ from ratchet_client.spec_files import read_spec, set_field
 @click.option("--set", "changes", multiple=True, metavar="PATH=VALUE", help="Change a field, e.g. steps=3; repeatable.")
 @click.option("--watch", "then_watch", is_flag=True, help="Stay until it is over; ends as `ratchet watch` does.")
 @key_option
-@project_option
-@json_option
-@pass_session
+@in_project
 def submit(session: Session, spec: str, changes: tuple[str, ...], then_watch: bool, key: str) -> int:
     """Submit a run from a spec file.
 

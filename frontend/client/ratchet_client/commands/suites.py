@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from ratchet_client.commands.output import ExitCode, day, mark
-from ratchet_client.commands.session import Session, json_option, key_option, pass_session, project_option
+from ratchet_client.commands.session import Session, in_project, key_option
 from ratchet_client.commands.waiting import wait_for
 from ratchet_client.errors import RatchetError
 from ratchet_client.spec_files import read_spec
@@ -21,9 +21,7 @@ def suites() -> None:
 
 @suites.command("list")
 @click.option("--slug", default="", help="Only the versions of this suite.")
-@project_option
-@json_option
-@pass_session
+@in_project
 def list_suites(session: Session, slug: str) -> None:
     """Suites, newest first."""
     session.output.table(
@@ -42,9 +40,7 @@ def list_suites(session: Session, slug: str) -> None:
 
 @suites.command("show")
 @click.argument("suite")
-@project_option
-@json_option
-@pass_session
+@in_project
 def show_suite(session: Session, suite: str) -> None:
     """A suite by slug, slug@version or id, with its splits."""
     found = session.client.suites.get(session.find_suite(suite))
@@ -67,9 +63,7 @@ def show_suite(session: Session, suite: str) -> None:
 @click.option("--split", default="")
 @click.option("--state", default="", help="ready, quarantined …")
 @click.option("--tag", default="")
-@project_option
-@json_option
-@pass_session
+@in_project
 def list_tasks(session: Session, suite: str, split: str, state: str, tag: str) -> None:
     """Tasks in the order of import. Reading held-out ones needs heldout:read and is audited."""
     session.output.table(
@@ -92,9 +86,7 @@ def list_tasks(session: Session, suite: str, split: str, state: str, tag: str) -
 @click.option("--source", default="", help="A suite that comes with the platform, e.g. bfcl, instead of files.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until the tasks are checked.")
 @key_option
-@project_option
-@json_option
-@pass_session
+@in_project
 def import_suite(
     session: Session,
     header: Path | None,

@@ -7,7 +7,7 @@ from rich.live import Live
 
 from ratchet_client.commands.live_view import LiveView
 from ratchet_client.commands.output import ExitCode, mark, when
-from ratchet_client.commands.session import Session, json_option, pass_session, project_option
+from ratchet_client.commands.session import Session, in_project
 from ratchet_client.commands.waiting import Patience
 from ratchet_client.feed import Update
 
@@ -17,9 +17,7 @@ Ask = Callable[[], Update | None]
 @click.command()
 @click.argument("run")
 @click.option("--timeout", type=click.FloatRange(min=0), default=0, metavar="SECONDS", help="Then it ends with 2.")
-@project_option
-@json_option
-@pass_session
+@in_project
 def watch(session: Session, run: str, timeout: float) -> int:
     """Watch a run until it is over.
 

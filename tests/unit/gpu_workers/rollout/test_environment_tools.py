@@ -9,7 +9,6 @@ from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract, Message, TaskBundle, ToolServer, ToolSpec, VerifierSpec
 from gpu_workers.rollout.arguments import check_call
 from gpu_workers.rollout.environment import ToolEnvironment
-from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
 from gpu_workers.verifiers.calls import parse_calls
 from gpu_workers.verifiers.gate import check_task
 from tests.unit.gpu_workers.tools.mcp_servers import SERVER, changed
@@ -31,16 +30,6 @@ REMEMBER = ToolSpec(name="notes.remember", server="notes", parameters={
     "additionalProperties": False})  # fmt: skip
 TOOLS = [ToolSpec(name="buy", source=CART), ToolSpec(name="shell"), ToolSpec(name="read_file"), REMEMBER]
 SERVERS = [ToolServer(name="notes", source=SERVER, protocol="2025-11-25")]
-
-
-@pytest.fixture
-async def backend():
-    made = BubblewrapBackend()
-    try:
-        await made.probe()
-    except WorkerError as error:
-        pytest.skip(str(error))
-    return made
 
 
 async def play(environment: ToolEnvironment, *texts: str) -> list[ToolCallRecord]:

@@ -7,25 +7,13 @@ from dataclasses import replace
 import pytest
 
 from gpu_workers.contracts.enums import ToolOutcome, Verdict
-from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract, Limits, ToolSpec
 from gpu_workers.rollout.environment import ToolEnvironment
 from gpu_workers.rollout.group import environment_of, run_group
-from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
 from gpu_workers.tools.records import bounded_arguments
 from tests.unit.gpu_workers.rollout.test_environment_tools import SERVERS, TOOLS, play
 
 LIMITS = Limits(tool_timeout_seconds=2, memory_bytes=128 * 2**20)
-
-
-@pytest.fixture
-async def backend():
-    made = BubblewrapBackend()
-    try:
-        await made.probe()
-    except WorkerError as error:
-        pytest.skip(str(error))
-    return made
 
 
 @pytest.fixture

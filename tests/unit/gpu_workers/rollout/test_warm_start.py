@@ -13,21 +13,10 @@ from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract, ToolSpec
 from gpu_workers.rollout.environment import ToolEnvironment
 from gpu_workers.rollout.group import environment_of
-from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
 from tests.unit.gpu_workers.rollout.scripted import FakeBackend
 
 CONTRACT = EnvironmentContract(files={"a.txt": "one\n"})
 TOOLS = [ToolSpec(name="shell")]
-
-
-@pytest.fixture
-async def backend():
-    made = BubblewrapBackend()
-    try:
-        await made.probe()
-    except WorkerError as error:
-        pytest.skip(str(error))
-    return made
 
 
 def leftovers() -> tuple[set[int], int]:

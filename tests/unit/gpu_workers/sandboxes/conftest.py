@@ -1,22 +1,10 @@
-"""A bubblewrap backend, or a skip that says why this machine has none; a web server on this host's localhost."""
+"""Web servers on this host's localhost."""
 
+import contextlib
 import http.server
 import threading
 
 import pytest
-
-from gpu_workers.contracts.seams import WorkerError
-from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
-
-
-@pytest.fixture
-async def backend():
-    made = BubblewrapBackend()
-    try:
-        await made.probe()
-    except WorkerError as error:
-        pytest.skip(str(error))
-    return made
 
 
 class Site(http.server.BaseHTTPRequestHandler):
@@ -38,14 +26,24 @@ class Site(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def site():
-    """Port of a web server on this host's localhost."""
+def serve():
+    """Starts web servers of a handler class and returns their ports; they end with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(handler: type[http.server.BaseHTTPRequestHandler]) -> int:
+            server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+            server.daemon_threads = True
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            stack.callback(server.server_close)
+            stack.callback(thread.join)
+            stack.callback(server.shutdown)
+            return server.server_address[1]
+
+        yield start
+
+
+@pytest.fixture
+def site(serve):
     Site.seen = []
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Site)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server.server_address[1]
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    return serve(Site)

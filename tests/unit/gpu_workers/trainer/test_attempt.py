@@ -18,7 +18,7 @@ from gpu_workers.contracts.messages import (
     TrainerStarted,
     TrainJob,
 )
-from gpu_workers.contracts.runspec import RunSpec
+from gpu_workers.contracts.runspec import RunSpec, stored_spec_hash
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.trainer import checkpoints, publishing
 from gpu_workers.trainer.attempt import AttemptError, TrainerAttempt, Workplace
@@ -130,6 +130,26 @@ def test_a_crash_anywhere_then_a_new_attempt_gives_the_same_weights(spec: RunSpe
     actual = adapter_of(place, last)
     assert actual.keys() == expected.keys()
     assert all(torch.equal(actual[name], expected[name]) for name in expected)
+
+
+def test_a_run_submitted_before_an_upgrade_resumes_by_its_stored_spec(spec: RunSpec, place: Workplace):
+    """A field that later versions add has its default in the parsed spec, and is none of the stored one."""
+    stored = {name: value for name, value in msgspec.to_builtins(spec).items() if name != "trainer"}
+    first = Recorder()
+    TrainerAttempt(msgspec.structs.replace(job(spec), spec=stored), place, first).run(Queue(place.store, 2))
+    resume_from = first.of("step")[-1]["checkpoint"]
+    manifest = checkpoints.check_folder(Path(place.store.path(resume_from)))
+    assert manifest.identity.spec_hash == stored_spec_hash(stored)
+    again = Recorder()
+    later = msgspec.structs.replace(job(spec), spec=stored, attempt=2, token=10, resume_from=resume_from)
+    TrainerAttempt(later, place, again).run(Queue(place.store, 2, attempt=2))
+    assert again.of("trainer_started")[0]["resumed_version"] == 2
+    changed = msgspec.structs.replace(
+        job(spec), spec=stored | {"seed": 5}, attempt=3, token=11, resume_from=resume_from
+    )
+    refused = Recorder()
+    with pytest.raises(checkpoints.CheckpointError, match="another RunSpec"):
+        TrainerAttempt(changed, place, refused).run(Queue(place.store, 2, attempt=3))
 
 
 def test_a_stop_ends_early_and_a_cancel_says_nothing_more(spec: RunSpec, place: Workplace):

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import http.server
-import threading
 from pathlib import Path
 
 import pytest
@@ -119,15 +118,8 @@ class Bulk(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def bulk():
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Bulk)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server.server_address[1]
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def bulk(serve):
+    return serve(Bulk)
 
 
 MUCH = """
