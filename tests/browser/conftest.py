@@ -65,6 +65,10 @@ class Visit:
     def go(self, path: str) -> None:
         self.page.goto(self.base + path, wait_until="load")
 
+    def loaded(self) -> None:
+        """Wait until the scripts of the present page have run: keys and buttons answer from then on."""
+        self.until("document.readyState === 'complete'")
+
     def until(self, expression: str, seconds: float = 20) -> None:
         """Wait until a JavaScript expression holds. (Playwright's own way needs eval, which the CSP refuses.)"""
         deadline = time.monotonic() + seconds
@@ -111,7 +115,7 @@ def sign_in(chromium, server) -> Iterator[Callable[..., Visit]]:
         visit.page.fill("#id_username", user.username)
         visit.page.fill("#id_password", PASSWORD)
         visit.page.click("main button[type=submit]")
-        visit.page.wait_for_url(server + "/")
+        visit.page.wait_for_url(server + "/", wait_until="load")
         return visit
 
     yield make

@@ -148,6 +148,7 @@ def test_a_gate_is_approved_in_the_browser_and_rolled_back(world, gate, sign_in)
     page = visit.page
     page.click("text=Promote candidate?")
     page.wait_for_selector("h1:has-text('Better on held-out tasks')")
+    visit.loaded()
     page.click("text=recompute")
     page.wait_for_selector("text=the stored episodes are still those of the verdict")
     page.check("input[value=reject]")
@@ -156,6 +157,7 @@ def test_a_gate_is_approved_in_the_browser_and_rolled_back(world, gate, sign_in)
     page.check("input[value=approve]")
     page.click("form[data-decide] button[type=submit]")
     page.wait_for_selector("h2:has-text('Decided')")
+    visit.loaded()
     gate.refresh_from_db()
     assert gate.state == GateState.DECIDED
     gate.channel.refresh_from_db()
@@ -178,19 +180,22 @@ def test_labels_are_given_undone_and_skipped_by_keyboard(world, queue, sign_in):
     page.fill("#comment", "typed 1 s u")  # keys are off while typing
     page.keyboard.press("Control+Enter")
     visit.until(f"{item} && {item} !== '{first}'")
+    visit.loaded()
     label = Label.objects.get()
     assert (str(label.item_id), label.verdict, label.hacking) == (first, "fail", True)
     assert label.comment == "typed 1 s u"
     page.keyboard.press("u")
     visit.until(f"{item} === '{first}'")
+    visit.loaded()
     label.refresh_from_db()
     assert label.undone_at is not None
     page.keyboard.press("s")
     page.click("#skip button[type=submit]")
     visit.until(f"{item} !== '{first}'")
     assert ReviewItem.objects.get(pk=first).state == ItemState.SKIPPED
+    visit.loaded()
     page.keyboard.press("?")
-    assert page.is_visible("#keys")
+    page.wait_for_selector("#keys", state="visible")
 
 
 def test_a_draft_survives_a_reload(world, queue, sign_in):

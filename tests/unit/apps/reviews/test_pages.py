@@ -1,8 +1,7 @@
 """The review page is blind: nothing in its HTML gives the verdict or the policy away."""
 
-import re
-
 import pytest
+from django.db.models import F
 from django.test import Client
 
 from apps.reviews.models import ReviewItem
@@ -24,6 +23,7 @@ def text_for(make_queue):
 
 
 def test_the_item_shows_the_conversation_and_hides_verdict_and_policy(text_for, reviewer):
+    Episode.objects.update(seed=F("seed") + 730_018_000)
     text = text_for(reviewer)
     item = ReviewItem.objects.get(reserved_by=reviewer)
     episode = item.episode
@@ -33,10 +33,9 @@ def test_the_item_shows_the_conversation_and_hides_verdict_and_policy(text_for, 
     page = text[text.index("<main") :]
     for secret in (
         episode.reason_code, "the verifier&#39;s words", "prompted", "baseline", item.why, item.stratum,
-        str(episode.pk), str(episode.group_id),
+        str(episode.pk), str(episode.group_id), str(episode.seed),
     ):  # fmt: skip
         assert secret not in page, secret
-    assert not re.search(rf'\b{episode.seed}"', re.sub(r'data-item="[^"]*"', "", page.replace("1–9", "")))
 
 
 def test_content_is_escaped(text_for, reviewer):
