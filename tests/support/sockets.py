@@ -6,6 +6,8 @@ from typing import Any
 
 from asgiref.testing import ApplicationCommunicator
 
+SECONDS = 20.0  # a busy machine is slow to answer
+
 
 class Socket(ApplicationCommunicator):
     """Connects to an ASGI application, as `user` or with `headers`; messages are JSON."""
@@ -26,17 +28,17 @@ class Socket(ApplicationCommunicator):
     async def connect(self) -> None:
         """Raises AssertionError where the application does not accept."""
         await self.send_input({"type": "websocket.connect"})
-        answer = await self.receive_output()
+        answer = await self.receive_output(SECONDS)
         assert answer["type"] == "websocket.accept", answer
 
     async def send_json(self, value: Any) -> None:
         await self.send_input({"type": "websocket.receive", "text": json.dumps(value)})
 
-    async def receive_json(self, timeout: float = 3) -> Any:
+    async def receive_json(self, timeout: float = SECONDS) -> Any:
         answer = await self.receive_output(timeout)
         assert answer["type"] == "websocket.send", answer
         return json.loads(answer["text"])
 
     async def close(self) -> None:
         await self.send_input({"type": "websocket.disconnect", "code": 1000})
-        await self.wait()
+        await self.wait(SECONDS)

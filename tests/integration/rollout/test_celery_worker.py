@@ -156,7 +156,9 @@ def test_a_group_given_up_by_broadcast_is_dropped_when_its_message_comes(
         if app.control.ping(timeout=0.5):
             break
     messaging.signal_groups(GroupSignal(group_ids=["given-up"], reason="left behind"))
-    assert app.control.broadcast(queues.SIGNAL_GROUPS, arguments={"signal": {"group_ids": []}}, reply=True, timeout=5)
+    assert app.control.broadcast(
+        queues.SIGNAL_GROUPS, arguments={"signal": {"group_ids": []}}, reply=True, timeout=60, limit=1
+    )
     for group_id in ("given-up", "wanted"):
         job = RolloutJob(
             group_id=group_id, attempt=1, purpose=Purpose.TRAIN, task=key, group_size=2,

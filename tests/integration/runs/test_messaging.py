@@ -44,7 +44,7 @@ def test_a_rollout_job_is_one_plain_json_message(broker):
     )  # fmt: skip
     messaging.send_rollout(job)
     with messaging.app.connection_for_read() as connection, connection.SimpleQueue(queues.ROLLOUT) as queue:
-        message = queue.get(timeout=5)
+        message = queue.get(timeout=30)
         message.ack()
     assert message.headers["task"] == queues.JOB_ROLLOUT
     assert message.payload[0][0]["sampling"]["seed"] == 3

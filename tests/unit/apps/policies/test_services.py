@@ -177,10 +177,10 @@ def test_a_notice_reaches_subscribers(
     settings.REDIS_URL = redis_url
     with redis.Redis.from_url(redis_url) as client, client.pubsub(ignore_subscribe_messages=True) as listener:
         listener.subscribe("ratchet.channels")
-        listener.get_message(timeout=5)
+        listener.get_message(timeout=30)
         with django_capture_on_commit_callbacks(execute=True):
             move_channel(channel=channel, to_policy=policies[2], kind=MoveKind.PROMOTION, by=approver, reason="")
-        message = listener.get_message(timeout=5)
+        message = listener.get_message(timeout=30)
     assert json.loads(message["data"])["epoch"] == 2
 
 

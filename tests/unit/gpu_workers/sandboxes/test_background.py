@@ -48,7 +48,7 @@ async def test_whoever_waits_goes_first(monkeypatch):
     first, behind = BackgroundStart(slow.one), BackgroundStart(quick.one)
     await asyncio.sleep(0.01)
     assert (slow.running, quick.ended) == (1, 0), "the second has to wait its turn"
-    assert await asyncio.wait_for(behind.take(), 1) == "made"
+    assert await asyncio.wait_for(behind.take(), 30) == "made"
     await first.cancel()
     assert slow.interrupted == 1
 

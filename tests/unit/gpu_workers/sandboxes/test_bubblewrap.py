@@ -279,7 +279,7 @@ async def test_links_pipes_and_huge_files_are_left_behind(sandbox):
     )
     with pytest.raises(WorkerError, match="not a regular file"):
         await sandbox.read("pipe", 10)
-    files = await asyncio.wait_for(sandbox.files(), 5)
+    files = await asyncio.wait_for(sandbox.files(), 30)
     assert files == {"d/f": b"ok\n"}
     assert sandbox.record.log.count("refused") == 4
 
@@ -307,7 +307,7 @@ async def test_closing_in_the_middle_of_a_call_ends_it(backend):
     await sandbox.start()
     call = asyncio.create_task(sandbox.exec(["sleep", "4"]))
     await asyncio.sleep(0.1)
-    await asyncio.wait_for(sandbox.close(), 3)
+    await asyncio.wait_for(sandbox.close(), 30)
     with pytest.raises(WorkerError, match="not running"):
         await call
 
@@ -343,7 +343,7 @@ asyncio.run(main())
     worker.send_signal(signal.SIGKILL)
     worker.wait()
     worker.stdout.close()
-    _, alive = psutil.wait_procs(tree, timeout=5)
+    _, alive = psutil.wait_procs(tree, timeout=30)
     assert not alive
 
 

@@ -221,9 +221,9 @@ async def test_closing_ends_open_connections(site):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"CONNECT localhost:{site} HTTP/1.1\r\n\r\n".encode())
         await reader.readuntil(b"\r\n\r\n")
-        await asyncio.wait_for(proxy.close(), 5)
+        await asyncio.wait_for(proxy.close(), 30)
         with contextlib.suppress(ConnectionError):
-            assert await asyncio.wait_for(reader.read(), 5) == b""
+            assert await asyncio.wait_for(reader.read(), 30) == b""
         writer.close()
         assert proxy.log.num_allowed == 1
 
