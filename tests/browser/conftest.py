@@ -69,6 +69,12 @@ class Visit:
         """Wait until the scripts of the present page have run: keys and buttons answer from then on."""
         self.until("document.readyState === 'complete'")
 
+    def click(self, selector: str) -> None:
+        """Click what is there or comes, once the scripts of its page have run."""
+        self.page.locator(selector).first.wait_for(state="visible")
+        self.loaded()
+        self.page.click(selector)
+
     def until(self, expression: str, seconds: float = 20) -> None:
         """Wait until a JavaScript expression holds. (Playwright's own way needs eval, which the CSP refuses.)"""
         deadline = time.monotonic() + seconds

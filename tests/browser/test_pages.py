@@ -118,12 +118,12 @@ def test_holding_the_view_stops_redraws_until_it_is_let_go(world, sign_in, monke
     visit = sign_in(world.engineer)
     visit.go(f"/runs/{run.pk}/")
     visit.page.wait_for_selector("text=Live")
-    visit.page.click("text=Hold view")
+    visit.click("text=Hold view")
     plane.play(until=lambda: Run.objects.get(pk=run.pk).step >= 3)
     visit.page.wait_for_timeout(6000)  # longer than the page waits before it asks
     value = "document.querySelectorAll('[data-strip] [data-value]')[0].textContent"
     assert visit.page.evaluate(value) == "1"
-    visit.page.click("text=Resume view")
+    visit.click("text=Resume view")
     visit.until(f"Number({value}) >= 3")
 
 
@@ -134,9 +134,9 @@ def test_a_run_is_cancelled_from_its_page(world, sign_in, monkeypatch):
     plane.play(until=lambda: Run.objects.get(pk=run.pk).step >= 1)
     visit = sign_in(world.engineer)
     visit.go(f"/runs/{run.pk}/")
-    visit.page.click("text=Cancel…")
+    visit.click("text=Cancel…")
     visit.page.fill("#cancel-reason", "wrong suite")
-    visit.page.click("dialog button[type=submit]")
+    visit.click("dialog button[type=submit]")
     visit.page.wait_for_selector("h1:has-text('Cancelled')")
     run.refresh_from_db()
     assert run.state == RunState.CANCELLED
@@ -146,16 +146,16 @@ def test_a_run_is_cancelled_from_its_page(world, sign_in, monkeypatch):
 def test_a_gate_is_approved_in_the_browser_and_rolled_back(world, gate, sign_in):
     visit = sign_in(world.users[Role.APPROVER])
     page = visit.page
-    page.click("text=Promote candidate?")
+    visit.click("text=Promote candidate?")
     page.wait_for_selector("h1:has-text('Better on held-out tasks')")
     visit.loaded()
-    page.click("text=recompute")
+    visit.click("text=recompute")
     page.wait_for_selector("text=the stored episodes are still those of the verdict")
     page.check("input[value=reject]")
-    page.click("form[data-decide] button[type=submit]")
+    visit.click("form[data-decide] button[type=submit]")
     assert "at least 10 characters" in page.inner_text("#reason-e")
     page.check("input[value=approve]")
-    page.click("form[data-decide] button[type=submit]")
+    visit.click("form[data-decide] button[type=submit]")
     page.wait_for_selector("h2:has-text('Decided')")
     visit.loaded()
     gate.refresh_from_db()
@@ -163,7 +163,7 @@ def test_a_gate_is_approved_in_the_browser_and_rolled_back(world, gate, sign_in)
     gate.channel.refresh_from_db()
     assert gate.channel.policy.slug == "candidate"
     page.fill("#back-reason", "complaints from users")
-    page.click("text=Roll back >> nth=-1")
+    visit.click("text=Roll back >> nth=-1")
     page.wait_for_selector("text=It was replaced since: incumbent serves now.")
     gate.channel.refresh_from_db()
     assert gate.channel.policy.slug == "incumbent"
@@ -190,7 +190,7 @@ def test_labels_are_given_undone_and_skipped_by_keyboard(world, queue, sign_in):
     label.refresh_from_db()
     assert label.undone_at is not None
     page.keyboard.press("s")
-    page.click("#skip button[type=submit]")
+    visit.click("#skip button[type=submit]")
     visit.until(f"{item} !== '{first}'")
     assert ReviewItem.objects.get(pk=first).state == ItemState.SKIPPED
     visit.loaded()
@@ -234,7 +234,7 @@ def every_path(world, gate) -> list[str]:
 
 def test_the_theme_button_turns_light_to_dark_and_stays(world, sign_in):
     visit = sign_in(world.engineer)
-    visit.page.click("[data-toggle-theme]")
+    visit.click("[data-toggle-theme]")
     assert visit.page.evaluate("document.documentElement.dataset.theme") == "dark"
     visit.go("/runs/")
     assert visit.page.evaluate("document.documentElement.dataset.theme") == "dark"
