@@ -31,11 +31,15 @@ class VersionSpan:
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """Token ids in. `adapter` empty: base model. `request_id` allows an abort."""
+    """Token ids in. `adapter` empty: base model. `request_id` allows an abort.
+
+    `weights` names the version of the base weights that must answer; empty: whatever the engine has.
+    """
 
     input_ids: Sequence[int]
     sampling: Sampling
     adapter: str = ""
+    weights: str = ""
     request_id: str = ""
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
@@ -75,6 +79,7 @@ class RolloutEngine(Protocol):
     async def healthy(self) -> bool: ...
     async def load_adapter(self, name: str, path: str) -> None: ...
     async def unload_adapter(self, name: str) -> None: ...
+    async def update_weights(self, path: str, version: str, *, flush_cache: bool = True) -> None: ...
     async def metrics(self) -> dict[str, float]: ...
     async def token_gaps(self) -> dict[float, float]: ...  # bound in seconds -> cumulative count of gaps between tokens
     async def close(self) -> None: ...

@@ -47,6 +47,7 @@ class AdapterTransfer:
             await gaps.start(url, engine)
             for item, folder in folders:
                 await self._load(url, engine, item, folder)
+            await self._check_held(url, engine, [item.name for item in install])
             await gaps.stop(url, engine)
         retired = [name for name in retire if await self._retire(name)]
         return PolicyInstalled(
@@ -86,6 +87,16 @@ class AdapterTransfer:
             raise InstallError(
                 f"engine {url} serves another base model ({serves[:12]}…, wanted {base_fingerprint[:12]}…)"
             )
+
+    async def _check_held(self, url: str, engine: RolloutEngine, names: Sequence[str]) -> None:
+        """An engine makes room for an adapter by pushing out another, maybe one of these."""
+        held = (await engine.info()).adapters
+        lost = [name for name in names if name not in held]
+        if lost:
+            raise InstallError(
+                f"engine {url} no longer lists {', '.join(lost)}: it has fewer slots than the {len(names)} adapters "
+                "installed together", retryable=True,
+            )  # fmt: skip
 
     async def _load(self, url: str, engine: RolloutEngine, item: AdapterInstall, folder: Path) -> None:
         if item.name not in (await engine.info()).adapters:

@@ -57,7 +57,7 @@ async def _bad_request(_: HttpRequest, error: Exception) -> Response:
 
 
 async def _stopped(_: HttpRequest, error: Exception) -> Response:
-    return error_response(str(error), 503)
+    return error_response(str(error), 500)  # 503 would say that it is worth waiting for
 
 
 def _engine(http: HttpRequest) -> Engine:
