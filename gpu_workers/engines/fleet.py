@@ -158,7 +158,7 @@ class EngineFleet:
         if not error.retryable:
             return False
         for member in self._members if self._router else tried[-1:]:
-            member.confirmed, member.problem, member.asked_at = None, str(error), time.monotonic()
+            member.confirmed, member.problem, member.asked_at = None, str(error), float("-inf")  # asked anew at once
         return not self._router and len(tried) < len(self._members)
 
     async def _each(self, call: Callable[[RolloutEngine], Awaitable[T]], *, forgiving: bool = False) -> list[T]:

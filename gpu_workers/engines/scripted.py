@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from safetensors import SafetensorError, safe_open
+
 from gpu_workers.contracts.seams import EngineInfo, GenerateRequest, GenerateResult, VersionSpan
 from gpu_workers.engines.http import EngineError
 from gpu_workers.engines.versions import check_versions
@@ -57,7 +59,7 @@ class ScriptedEngine:
         self.max_adapters, self.token_seconds = max_adapters, token_seconds
         self.model_path, self.fingerprint, self.weight_version = model_path, fingerprint, "default"
         self.adapters: dict[str, str] = {}  # name -> folder, the least recently used first
-        self._pushed_out: dict[str, str] = {}
+        self._gone: dict[str, str] = {}  # unloaded or pushed out: a request brings them back
         self.num_requests = self.num_tokens = self.num_updates = 0
         self._retiring: set[str] = set()
         self._open: list[_Open] = []
@@ -75,8 +77,9 @@ class ScriptedEngine:
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerateResult]:
         """One cumulative result a token. Raises EngineError for a bad request."""
-        if request.adapter in self._pushed_out:
-            self._add(request.adapter, self._pushed_out[request.adapter])
+        await self._until(lambda: request.adapter not in self._retiring)
+        if request.adapter in self._gone:
+            self._add(request.adapter, self._gone[request.adapter])
         self._check(request)
         if request.adapter:
             self.adapters[request.adapter] = self.adapters.pop(request.adapter)
@@ -141,27 +144,29 @@ class ScriptedEngine:
 
     def _add(self, name: str, path: str) -> None:
         """Like SGLang: one too many pushes out the least recently used, which a request brings back."""
-        self._pushed_out.pop(name, None)
+        self._gone.pop(name, None)
         self.adapters[name] = path
         if len(self.adapters) > self.max_adapters:
             oldest = next(iter(self.adapters))
-            self._pushed_out[oldest] = self.adapters.pop(oldest)
+            self._gone[oldest] = self.adapters.pop(oldest)
 
     async def unload_adapter(self, name: str) -> None:
-        """Waits for the adapter's running requests; new ones are refused meanwhile."""
-        if self._pushed_out.pop(name, ""):
-            return
+        """Waits for the adapter's running requests; new ones wait meanwhile."""
         if name not in self.adapters or name in self._retiring:
             raise EngineError(f"adapter {name!r} is not loaded", status=400)
         self._retiring.add(name)
         await self._until(lambda: all(entry.request.adapter != name for entry in self._open))
         self._retiring.discard(name)
-        del self.adapters[name]
+        self._gone[name] = self.adapters.pop(name)
 
     async def update_weights(self, path: str, version: str, *, flush_cache: bool = True) -> None:
         """Waits for running requests unless paused; then requests that run go on with the new version."""
-        if not (Path(path) / "model.safetensors").is_file():
-            raise EngineError(f"cannot read {path}/model.safetensors", status=400, retryable=False)
+        file = Path(path) / "model.safetensors"
+        try:
+            with safe_open(file, "np"):
+                pass
+        except (OSError, SafetensorError) as error:
+            raise EngineError(f"cannot read {file}: {error}", status=400, retryable=False) from error
         if not self._pause_mode:
             await self._until(lambda: not self._open)
         elif flush_cache:
@@ -193,6 +198,8 @@ class ScriptedEngine:
             problem = "input_ids is empty"
         elif not all(0 <= token < self.vocab_size for token in request.input_ids):
             problem = f"input_ids holds an id outside the vocabulary of {self.vocab_size}"
+        elif num_new < 1:
+            problem = f"max_new_tokens is {num_new}"
         elif num_input + num_new > self.context_length:
             problem = f"{num_input} input and {num_new} new tokens exceed the context length of {self.context_length}"
         elif request.sampling.temperature < 0 or not 0 < request.sampling.top_p <= 1:

@@ -162,6 +162,9 @@ def _rid(request_id: str) -> str:
 
 
 def _body(request: GenerateRequest) -> dict[str, Any]:
+    """Raises EngineError for what would end SGLang's scheduler, and with it everyone's requests."""
+    if request.sampling.max_new_tokens < 1:
+        raise EngineError(f"max_new_tokens is {request.sampling.max_new_tokens}", status=400, retryable=False)
     body: dict[str, Any] = {
         "input_ids": list(request.input_ids),
         "sampling_params": _sampling(request.sampling, request),

@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -11,13 +12,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
+import torch
+from safetensors.torch import load_file, save_file
 
 from gpu_workers.models import smollm2
+from gpu_workers.models.folder import WEIGHTS
 from tests.integration.services.machine import free_port
 
 FOLDER = os.environ.get("RATCHET_SGLANG_DIR", "")  # the virtual environment; empty: these tests are not asked for
 START_SECONDS = 600.0  # 36 s on a quiet machine
 HOME = os.environ.get("RATCHET_SGLANG_HOME", "")  # data folder with the prepared SmolLM2; empty: beside FOLDER
+KEEP_LOGS = bool(os.environ.get("RATCHET_SGLANG_KEEP_LOGS"))
 MAX_LORAS = 4  # in one batch
 MAX_LOADED_LORAS = 6
 MAX_TOTAL_TOKENS = 16384
@@ -32,13 +37,25 @@ _ENVIRONMENT = {
 }
 
 
-# "The number 1, 2, 3, " and so on: greedy, the model counts on far beyond what any test waits for.
-ENDLESS_PROMPT = (504, 1230, 216, 33, 28, 216, 34, 28, 216, 35, 28)
+# "1, 2, 3, 4,": greedy, the model counts on far beyond what any test waits for.
+ENDLESS_PROMPT = (33, 28, 216, 34, 28, 216, 35, 28, 216, 36, 28)
 
 
 def model() -> Path:
     """SmolLM2-135M, prepared on first use."""
     return smollm2.prepare(Path(HOME or FOLDER))
+
+
+def changed(base: Path, folder: Path, *, scale: float = 0.02) -> Path:
+    """A copy of the model whose every weight is off by noise of this share of its size."""
+    shutil.copytree(base, folder)
+    generator = torch.Generator().manual_seed(0)
+    tensors = load_file(base / WEIGHTS)
+    for name, tensor in tensors.items():
+        noise = torch.randn(tensor.shape, generator=generator) * tensor.float().std() * scale
+        tensors[name] = (tensor.float() + noise).to(tensor.dtype)
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    return folder
 
 
 class ServerError(RuntimeError):
@@ -77,7 +94,7 @@ def router(*engines: str) -> Iterator[str]:
 @contextlib.contextmanager
 def _process(arguments: list[str], variables: Mapping[str, str], url: str, path: str) -> Iterator[str]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    with tempfile.TemporaryFile("w+") as log:
+    with tempfile.NamedTemporaryFile("w+", prefix="sglang-", suffix=".log", delete=not KEEP_LOGS) as log:
         process = subprocess.Popen(
             [str(Path(FOLDER) / "bin" / "python"), *arguments],
             env=kept | dict(variables), stdout=log, stderr=log, start_new_session=True,

@@ -16,7 +16,8 @@ class Case:
 
     engine: RolloutEngine
     adapter: Callable[..., Path]  # folder, seed=, std= -> a PEFT folder for its model
-    prompt: tuple[int, ...]
+    weights: tuple[Path, Path]  # model folders: what it serves, and other weights of the same shapes
+    prompt: tuple[int, ...]  # greedy, its answer is long
     long: int
     medium: int
     patience: float  # seconds
@@ -89,6 +90,8 @@ class Case:
         """As it was: going, idle, without adapters."""
         await self.engine.resume()
         await self.until_idle()
+        if (await self.engine.info()).weight_version != "default":
+            await self.engine.update_weights(str(self.weights[0]), "default")
         for name in (await self.engine.info()).adapters:
             with contextlib.suppress(WorkerError):
                 await self.engine.unload_adapter(name)

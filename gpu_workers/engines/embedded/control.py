@@ -115,7 +115,7 @@ async def _load(engine: Engine, body: LoadLoraBody) -> None:
 
 
 async def bring_back_adapters(http: HttpRequest, names: Iterable[str]) -> None:
-    """Load again what was pushed out by other adapters. Raises RequestError when its folder has gone."""
+    """Load again what was unloaded or pushed out, as SGLang does. Raises RequestError when its folder has gone."""
     engine, lock = _engine(http), http.app.state.adapter_lock
 
     def is_there(name: str) -> bool:
@@ -135,14 +135,15 @@ async def bring_back_adapters(http: HttpRequest, names: Iterable[str]) -> None:
 
 
 async def unload_lora_adapter(http: HttpRequest) -> Response:
-    """Refuses new requests for the adapter at once, and answers when the last running one has ended."""
+    """Answers when the last running request has ended. New ones wait for that, and then bring the adapter back."""
     body, engine = await read_body(http, UnloadLoraBody), _engine(http)
-    adapter = engine.adapters.get(body.lora_name)
-    known = engine.adapter_paths.pop(body.lora_name, "")
-    if adapter is None or adapter.retiring:
-        return _lora_answer(engine, "" if known else f"adapter {body.lora_name!r} is not loaded")
-    adapter.retiring = True
-    await _until_unused(engine, adapter)
+    lock: asyncio.Lock = http.app.state.adapter_lock
+    async with lock:
+        adapter = engine.adapters.get(body.lora_name)
+        if adapter is None:
+            return _lora_answer(engine, f"LoRA with name {body.lora_name} does not exist: it is not loaded")
+        adapter.retiring = True
+        await _until_unused(engine, adapter)
     return _lora_answer(engine)
 
 

@@ -53,7 +53,7 @@ class Engine:
         self.metrics = EngineMetrics(served_name)
         self.scheduler = Scheduler(model, limits, text, self.metrics)
         self.adapters: dict[str, Adapter] = {}
-        self.adapter_paths: dict[str, str] = {}  # also of those pushed out, which a request brings back
+        self.adapter_paths: dict[str, str] = {}  # of all that were ever loaded: a request brings one back
         self.paused = False
         self.draining = False  # running requests finish, waiting ones wait
         self.failure = ""
