@@ -102,6 +102,13 @@ class EngineFleet:
         shared = [name for name in infos[0].adapters if all(name in info.adapters for info in infos)]
         return EngineInfo(infos[0].model_path, infos[0].weight_version, tuple(shared), infos[0].raw)
 
+    async def weights_digest(self) -> str:
+        """Raises EngineError when the engines' weights differ."""
+        digests = await self._each(lambda engine: engine.weights_digest())
+        if len(set(digests)) != 1:
+            raise EngineError("the engines' weights differ")
+        return digests[0]
+
     async def healthy(self) -> bool:
         return all(await asyncio.gather(*(member.engine.healthy() for member in self._members)))
 

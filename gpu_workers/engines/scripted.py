@@ -88,7 +88,7 @@ class ScriptedEngine:
         started = last = time.perf_counter()
         try:
             for token, logprob in self._tokens(request):
-                await self._running.wait()
+                await self._until(lambda: entry.aborted or self._running.is_set())
                 await asyncio.sleep(self.token_seconds)
                 if entry.aborted:
                     break
@@ -173,6 +173,10 @@ class ScriptedEngine:
             await self.flush_cache()
         self.model_path, self.weight_version = path, version
         self.num_updates += 1
+
+    async def weights_digest(self) -> str:
+        file = Path(self.model_path) / "model.safetensors"
+        return hashlib.sha256(file.read_bytes() if file.is_file() else self.model_path.encode()).hexdigest()
 
     async def metrics(self) -> dict[str, float]:
         return {

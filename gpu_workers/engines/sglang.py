@@ -117,6 +117,14 @@ class SGLangEngine:
         body = {"model_path": path, "weight_version": version, "flush_cache": flush_cache}
         await self._change("/update_weights_from_disk", body)
 
+    async def weights_digest(self) -> str:
+        """Of the base weights in the engine's memory, as it lays them out. Raises EngineError."""
+        response = await self._http.call("POST", "/weights_checker", {"action": "checksum"}, repeat=Repeat.ALWAYS)
+        answer = _json(self.url, response)
+        if not answer.get("per_engine_checksum"):
+            raise EngineError(f"engine {self.url} gives no checksum of its weights: {reason(answer)}", retryable=False)
+        return str(answer["per_engine_checksum"])
+
     async def metrics(self) -> dict[str, float]:
         """Unlabelled view of /metrics: the sum over labels of each sample."""
         values: dict[str, float] = {}

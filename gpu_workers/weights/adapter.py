@@ -24,6 +24,14 @@ class InstallError(WorkerError):
         super().__init__(Boundary.ENGINE, message, retryable=retryable)
 
 
+def check_made_for(what: str, folder: Path, base_fingerprint: str) -> None:
+    """Raises InstallError when the folder's manifest names another base model."""
+    manifest = folder / "manifest.json"
+    made_for = json.loads(manifest.read_text()).get("base_fingerprint", "") if manifest.is_file() else ""
+    if base_fingerprint and made_for and made_for != base_fingerprint:
+        raise InstallError(f"{what} was trained on another base model ({made_for[:12]}…): refused")
+
+
 class AdapterTransfer:
     """WeightTransfer by adapter push onto every engine, or an error; what was loaded before the error stays loaded.
 
@@ -75,10 +83,7 @@ class AdapterTransfer:
             raise InstallError(
                 f"adapter {item.name}: its bytes have digest {digest[:12]}…, expected {item.sha256[:12]}…: refused"
             )
-        manifest = folder / "manifest.json"
-        made_for = json.loads(manifest.read_text()).get("base_fingerprint", "") if manifest.is_file() else ""
-        if base_fingerprint and made_for and made_for != base_fingerprint:
-            raise InstallError(f"adapter {item.name} was trained on another base model ({made_for[:12]}…): refused")
+        check_made_for(f"adapter {item.name}", folder, base_fingerprint)
         return folder
 
     async def _check_base(self, url: str, engine: RolloutEngine, base_fingerprint: str) -> None:

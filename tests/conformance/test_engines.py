@@ -23,6 +23,7 @@ from gpu_workers.models import tiny
 from gpu_workers.models.folder import write_json
 from tests.sglang import server
 from tests.support.engines import Case
+from tests.support.transfers import changed
 from tests.unit.gpu_workers.engines.serving import make_adapter, serving
 
 KINDS = ["scripted", "embedded", *(["sglang", "router"] if server.FOLDER else [])]
@@ -53,7 +54,7 @@ def embedded_url(tiny_weights: tuple[Path, Path]) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def smollm2(folder: Path) -> tuple[Path, Path]:
     own = server.model()
-    return own, server.changed(own, folder / "changed")
+    return own, changed(own, folder / "changed")
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -12,11 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
-import torch
-from safetensors.torch import load_file, save_file
 
 from gpu_workers.models import smollm2
-from gpu_workers.models.folder import WEIGHTS
 from tests.integration.services.machine import free_port
 
 FOLDER = os.environ.get("RATCHET_SGLANG_DIR", "")  # the virtual environment; empty: these tests are not asked for
@@ -44,18 +40,6 @@ ENDLESS_PROMPT = (33, 28, 216, 34, 28, 216, 35, 28, 216, 36, 28)
 def model() -> Path:
     """SmolLM2-135M, prepared on first use."""
     return smollm2.prepare(Path(HOME or FOLDER))
-
-
-def changed(base: Path, folder: Path, *, scale: float = 0.02) -> Path:
-    """A copy of the model whose every weight is off by noise of this share of its size."""
-    shutil.copytree(base, folder)
-    generator = torch.Generator().manual_seed(0)
-    tensors = load_file(base / WEIGHTS)
-    for name, tensor in tensors.items():
-        noise = torch.randn(tensor.shape, generator=generator) * tensor.float().std() * scale
-        tensors[name] = (tensor.float() + noise).to(tensor.dtype)
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    return folder
 
 
 class ServerError(RuntimeError):

@@ -46,6 +46,10 @@ class UpdateFromDiskBody(msgspec.Struct, kw_only=True):
     keep_pause: bool = False  # a paused engine always stays paused until /continue_generation
 
 
+class CheckWeightsBody(msgspec.Struct, kw_only=True):
+    action: str = "checksum"
+
+
 class WeightVersionBody(msgspec.Struct, kw_only=True):
     new_version: str
     abort_all_requests: bool = True
@@ -198,6 +202,14 @@ async def update_weight_version(http: HttpRequest) -> Response:
     await asyncio.wrap_future(engine.call(update))
     message = f"Weight version updated to {body.new_version}"
     return Json({"success": True, "message": message, "new_version": body.new_version})
+
+
+async def weights_checker(http: HttpRequest) -> Response:
+    """SGLang's checksum: one for the engine's whole weights. Its other actions are for its own tests."""
+    body, engine = await read_body(http, CheckWeightsBody), _engine(http)
+    if body.action != "checksum":
+        raise RequestError(f"action {body.action!r} is not supported by the embedded engine; use checksum")
+    return Json({"success": True, "message": "", "per_engine_checksum": engine.model.weights.digest})
 
 
 def loads(engine: Engine) -> dict[str, Any]:
