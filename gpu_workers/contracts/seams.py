@@ -201,7 +201,7 @@ class Published:
 
     version: int
     checkpoint: str  # object key of the checkpoint folder
-    adapter: str  # object key of the PEFT folder
+    adapter: str  # object key of the folder that engines load: PEFT, or the whole model
     sha256: str
     num_bytes: int
 
@@ -217,6 +217,9 @@ class TrainerBackend(Protocol):
     """Batch in; metrics out; checkpoints durable and exact. `version` counts finished steps."""
 
     version: int
+
+    @property
+    def weights_file(self) -> str: ...  # what engines load, relative to a saved folder
 
     def step(self, batch_id: str, groups: Sequence[TrainGroup]) -> tuple[dict[str, float], dict[str, str]]: ...
     def save(self, folder: Path) -> None: ...

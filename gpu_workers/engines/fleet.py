@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gpu_workers.contracts.seams import EngineInfo, GenerateRequest, GenerateResult, RolloutEngine, WorkerError
@@ -35,13 +35,16 @@ class EngineFleet:
     knows nothing of versions and has no control calls, so those go to each engine, and what it answers is checked.
     """
 
-    def __init__(self, engines: Sequence[tuple[str, RolloutEngine]], *, router: RolloutEngine | None = None) -> None:
+    def __init__(
+        self, engines: Sequence[tuple[str, RolloutEngine]], *, router: RolloutEngine | None = None, weights: str = ""
+    ) -> None:
+        """`weights`: the version of the base weights that answers requests which name none."""
         self._members = [_Member(url, engine) for url, engine in engines]
-        self._router = router
+        self._router, self._weights = router, weights
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """Raises EngineError that says what is wrong with every engine when none can serve."""
-        tried: list[_Member] = []
+        request, tried = self._versioned(request), list[_Member]()
         while True:
             tried.append(await self._member_for(request.adapter, request.weights, tried))
             try:
@@ -52,7 +55,7 @@ class EngineFleet:
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerateResult]:
         """Goes on with another engine only while nothing was handed on."""
-        begun, tried = False, list[_Member]()
+        request, begun, tried = self._versioned(request), False, list[_Member]()
         while True:
             tried.append(await self._member_for(request.adapter, request.weights, tried))
             try:
@@ -66,7 +69,7 @@ class EngineFleet:
 
     async def confirm(self, *, adapter: str = "", weights: str = "") -> EngineInfo:
         """What an engine says that holds this. Raises EngineError when none does."""
-        member = await self._member_for(adapter, weights, ())
+        member = await self._member_for(adapter, weights or self._weights, ())
         assert member.confirmed is not None
         return member.confirmed
 
@@ -129,6 +132,9 @@ class EngineFleet:
         """Every client, whatever happens to the others."""
         clients = [*(member.engine for member in self._members), *([self._router] if self._router else [])]
         await asyncio.gather(*(client.close() for client in clients), return_exceptions=True)
+
+    def _versioned(self, request: GenerateRequest) -> GenerateRequest:
+        return request if request.weights else replace(request, weights=self._weights)
 
     async def _member_for(self, adapter: str, weights: str, tried: Sequence[_Member]) -> _Member:
         """The first that holds this and was not tried. Behind a router, which may choose any, all must hold it."""

@@ -121,7 +121,8 @@ async def _open_engine(job: RolloutJob, services: GroupServices) -> tuple[Rollou
     if not urls:
         raise WorkerError(Boundary.ENGINE, "no engine is known: set ROLLOUT_ENGINE_URLS", retryable=False)
     router = services.connect(services.router_url) if services.router_url and not job.engines else None
-    fleet = EngineFleet([(url, services.connect(url)) for url in urls], router=router)
+    engines = [(url, services.connect(url)) for url in urls]
+    fleet = EngineFleet(engines, router=router, weights=job.policy.weights)
     try:
         info = await fleet.confirm(adapter=job.policy.adapter)
         return fleet, _template(info.model_path, services.models_dir)

@@ -3,18 +3,27 @@
 import asyncio
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from gpu_workers.contracts.messages import AdapterInstall, Sampling
+from gpu_workers.contracts.messages import AdapterInstall, FleetJob, Sampling, Transfer
 from gpu_workers.contracts.seams import EngineInfo, GenerateRequest, GenerateResult
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.engines.fleet import EngineFleet
 from gpu_workers.engines.http import EngineError
 from gpu_workers.engines.scripted import ScriptedEngine
+from gpu_workers.engines.sglang import SGLangEngine
+from gpu_workers.models.folder import read_description
+from gpu_workers.trainer.backend import BaseModel, PolicyTrainer
+from gpu_workers.trainer.packing import TokenSequence, pack
+from gpu_workers.trainer.publishing import CheckpointPublisher
 from gpu_workers.weights import full
 from gpu_workers.weights.adapter import InstallError
+from gpu_workers.weights.fleet import install_on_fleet
 from gpu_workers.weights.full import FullTransfer
 from tests.support.transfers import Case
+from tests.unit.gpu_workers.engines.serving import serving
+from tests.unit.gpu_workers.trainer.synthetic import make_groups, make_spec
 
 
 class Idle(ScriptedEngine):
@@ -170,3 +179,30 @@ async def test_a_folder_that_nobody_can_read_here_is_judged_by_its_version(tiny_
 
 def ask(num: int = 4) -> GenerateRequest:
     return GenerateRequest((1, 20, 21), Sampling(max_new_tokens=num))
+
+
+async def test_the_fleet_job_of_a_full_run(tiny_model: Path, tmp_path: Path) -> None:
+    """From the trainer's publication to a token that says which version it is from, on a real engine."""
+    home = tmp_path / "home"
+    (home / "models").mkdir(parents=True)
+    (home / "models" / "tiny").symlink_to(tiny_model)
+    store = ObjectStore(f"file://{tmp_path / 'objects'}")
+    base = BaseModel("tiny", tiny_model, read_description(tiny_model).fingerprint)
+    trainer = PolicyTrainer(make_spec(trainer={"update": "full"}), base, run_id="x", attempt=1)
+    trainer.step("b", make_groups(0))
+    published = CheckpointPublisher(store, "x", 1).publish(trainer)
+    assert published.adapter.endswith("/model")
+    item = AdapterInstall(name=trainer.adapter_name, uri=published.adapter, sha256=published.sha256, version=1)
+    with serving(tiny_model) as (url, _):
+        job = FleetJob(job_id="j", base_model="tiny", install=[item], transfer=Transfer.FULL)
+        report = await install_on_fleet(job, store, home / "models", tmp_path / "cache", [url])
+        assert (report.ok, report.installed, report.num_bytes) == (True, [item.name], published.num_bytes), report
+        engine = SGLangEngine(url)
+        request = GenerateRequest((30, 40, 50), Sampling(max_new_tokens=8, temperature=1.0), weights=item.name)
+        result = await engine.generate(request)
+        await engine.close()
+    assert [span.version for span in result.spans] == ["1"]
+    tokens = np.array([30, 40, 50, *result.output_ids], np.int32)
+    rows = pack([TokenSequence(tokens, np.array([0] * 3 + [1] * len(result.output_ids), np.uint8))], max_row_tokens=64)
+    ours = trainer.policy.evaluate(rows, 1.0)[0].logprob_U.numpy()[rows[0].edge_T]
+    assert np.abs(ours - np.array(result.logprobs)).max() < 2e-3, "the engine samples from what the trainer trained"
