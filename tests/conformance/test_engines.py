@@ -95,7 +95,7 @@ def real(request: pytest.FixtureRequest) -> Case:
     adapter = partial(make_adapter, model=json.loads((smollm2[0] / "config.json").read_text()))
     return Case(
         engine, adapter, smollm2, server.ENDLESS_PROMPT, long=600, medium=32, patience=240, seeded=False,
-        max_adapters=server.MAX_LOADED_LORAS, checks_vocabulary=False,
+        max_adapters=server.MAX_LOADED_LORAS, checks_vocabulary=False, survives_torn_files=False,
     )  # fmt: skip
 
 
@@ -263,6 +263,8 @@ async def test_other_weights_change_answers_and_version_and_undoing_restores_the
 
 @pytest.mark.parametrize("damage", ["absent", "empty", "torn"])
 async def test_weights_that_cannot_be_read_leave_the_old_ones(case: Case, tmp_path: Path, damage: str) -> None:
+    if damage == "torn" and not case.survives_torn_files:
+        pytest.skip("SGLang ends when it is given a torn file: a transfer checks digests before the engine reads")
     before = await case.engine.generate(case.ask(8))
     bad = tmp_path / "bad"
     if damage != "absent":

@@ -24,6 +24,7 @@ class Case:
     seeded: bool = True
     max_adapters: int = 3
     checks_vocabulary: bool = True
+    survives_torn_files: bool = True
 
     def ask(
         self,
