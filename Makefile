@@ -43,7 +43,7 @@ test-environments: install-dev environments
 SGLANG_DIR := $(or $(RATCHET_SGLANG_DIR),$(or $(RATCHET_HOME),.ratchet)/sglang)
 test-sglang: install-dev
 	@deploy/sglang/install.sh "$(SGLANG_DIR)" $(PY)
-	@RATCHET_SGLANG_DIR="$(abspath $(SGLANG_DIR))" $(PY) -m pytest tests/conformance/test_engines.py \
+	@RATCHET_SGLANG_DIR="$(abspath $(SGLANG_DIR))" $(PY) -m pytest tests/conformance/engines \
 		tests/conformance/test_weights.py tests/sglang $(ARGS)
 
 # Every algorithm trains the tiny model over three seeds, and its gain is asserted; ARGS=-s prints what was measured.

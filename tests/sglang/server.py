@@ -18,6 +18,7 @@ from tests.integration.services.machine import free_port
 FOLDER = os.environ.get("RATCHET_SGLANG_DIR", "")  # the virtual environment; empty: these tests are not asked for
 START_SECONDS = 600.0  # 36 s on a quiet machine
 HOME = os.environ.get("RATCHET_SGLANG_HOME", "")  # data folder with the prepared SmolLM2; empty: beside FOLDER
+RUNNING = os.environ.get("RATCHET_SGLANG_URL", "")  # a server started with the options below, for work on the tests
 KEEP_LOGS = bool(os.environ.get("RATCHET_SGLANG_KEEP_LOGS"))
 MAX_LORAS = 4  # in one batch
 MAX_LOADED_LORAS = 6
@@ -48,7 +49,10 @@ class ServerError(RuntimeError):
 
 @contextlib.contextmanager
 def sglang(model: Path, *options: str, dtype: str = "float32") -> Iterator[str]:
-    """URL of a server of `model` that answers."""
+    """URL of a server of `model` that answers: RATCHET_SGLANG_URL where that names one, else one of its own."""
+    if RUNNING and not options and dtype == "float32":
+        yield RUNNING
+        return
     port = free_port()
     command = [
         "-m", "sglang.launch_server", "--model-path", str(model), "--served-model-name", "base", "--dtype", dtype,
