@@ -3,7 +3,7 @@ PY := .venv/bin/python
 export PYTHONPATH := platform:.
 export PYTHON TORCH_INDEX
 MAKEFLAGS += --no-print-directory
-.PHONY: demo test test-schema test-learning test-chaos test-recovery trl-losses check bench dev clean install install-dev environments test-environments client-types
+.PHONY: demo test test-sglang test-schema test-learning test-chaos test-recovery trl-losses check bench dev clean install install-dev environments test-environments client-types
 
 # The whole loop on real tasks. EXIT=1 ends when the last decision is ready; DEMO='--flag …' goes to the demo.
 demo: install
@@ -37,6 +37,14 @@ environments: install
 test-environments: install-dev environments
 	@RATCHET_ENVIRONMENTS_DIR="$(abspath $(ENVIRONMENTS_DIR))" $(PY) -m pytest tests/environments \
 		tests/unit/apps/tasks/suites/test_reasoning_gym.py $(ARGS)
+
+# A real SGLang on CPU, in a virtual environment of its own (3.5 GB) in SGLANG_DIR: the suites that the embedded engine
+# passes too, log-probs compared, and a whole run. About 15 minutes on two cores.
+SGLANG_DIR := $(or $(RATCHET_SGLANG_DIR),$(or $(RATCHET_HOME),.ratchet)/sglang)
+test-sglang: install-dev
+	@deploy/sglang/install.sh "$(SGLANG_DIR)" $(PY)
+	@RATCHET_SGLANG_DIR="$(abspath $(SGLANG_DIR))" $(PY) -m pytest tests/conformance/engines \
+		tests/conformance/test_weights.py tests/sglang $(ARGS)
 
 # Every algorithm trains the tiny model over three seeds, and its gain is asserted; ARGS=-s prints what was measured.
 test-learning: install-dev

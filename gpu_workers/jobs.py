@@ -211,6 +211,7 @@ def group_services() -> GroupServices:
         store=worker.store,
         connect=SGLangEngine,
         engine_urls=worker.engine_urls,
+        router_url=worker.router_url,
         models_dir=worker.models_dir,
         backend=backend,
         verifier=_verifier_of,

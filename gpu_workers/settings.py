@@ -30,6 +30,7 @@ class WorkerSettings:
     home: Path
     models_dir: Path
     engine_urls: tuple[str, ...]
+    router_url: str  # sglang-router in front of those engines; empty: they are asked directly
     control_url: str
     worker_secret: str
     environments_dir: Path  # virtual environments of third-party environments, one each
@@ -63,6 +64,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> WorkerSettings:
         home=home,
         models_dir=home / "models",
         engine_urls=_engines(env),
+        router_url=_url(env, "ROLLOUT_ROUTER_URL", "", frozenset({"http", "https"})),
         control_url=_url(
             env, "RATCHET_CONTROL_URL", _local_url(env, "RATCHET_PORT", 8000), frozenset({"http", "https"})
         ),

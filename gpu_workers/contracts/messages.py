@@ -1,5 +1,6 @@
 """Messages between the planes: jobs to workers, batches to the trainer, reports back. All JSON."""
 
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ class PolicyRef(msgspec.Struct, frozen=True, kw_only=True):
     """Which policy answers: the engine's base model with an adapter, or bare."""
 
     adapter: str = ""  # adapter name on the engine; empty: base model
+    weights: str = ""  # version of the base weights that must answer; empty: whatever the engine has
     version: int = 0  # version number recorded on each sampled token
     num_shots: int = 0
 
@@ -92,10 +94,19 @@ class StopMessage(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class Transfer(StrEnum):
+    """How a policy version reaches the engines."""
+
+    ADAPTER = "adapter"  # beside the others, without a pause
+    FULL = "full"  # in place of all weights, from disk
+
+
 class AdapterInstall(msgspec.Struct, frozen=True, kw_only=True):
-    name: str  # adapter name on the engine
-    uri: str  # object key of the PEFT folder
-    sha256: str  # of adapter_model.safetensors
+    """One policy version: an adapter, or, by a full transfer, all weights."""
+
+    name: str  # on the engine
+    uri: str  # object key of the PEFT folder, or of the model folder
+    sha256: str  # of its weights file
     version: int = 0
 
 
@@ -106,6 +117,7 @@ class FleetJob(msgspec.Struct, frozen=True, kw_only=True):
     base_model: str
     install: list[AdapterInstall] = []
     retire: list[str] = []
+    transfer: Transfer = Transfer.ADAPTER
     engines: list[str] = []
     run_id: str = ""
     run_attempt: int = 0

@@ -31,11 +31,15 @@ class VersionSpan:
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """Token ids in. `adapter` empty: base model. `request_id` allows an abort."""
+    """Token ids in. `adapter` empty: base model. `request_id` allows an abort.
+
+    `weights` names the version of the base weights that must answer; empty: whatever the engine has.
+    """
 
     input_ids: Sequence[int]
     sampling: Sampling
     adapter: str = ""
+    weights: str = ""
     request_id: str = ""
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
@@ -75,6 +79,8 @@ class RolloutEngine(Protocol):
     async def healthy(self) -> bool: ...
     async def load_adapter(self, name: str, path: str) -> None: ...
     async def unload_adapter(self, name: str) -> None: ...
+    async def update_weights(self, path: str, version: str, *, flush_cache: bool = True) -> None: ...
+    async def weights_digest(self) -> str: ...  # of the base weights in memory: equal exactly when they are
     async def metrics(self) -> dict[str, float]: ...
     async def token_gaps(self) -> dict[float, float]: ...  # bound in seconds -> cumulative count of gaps between tokens
     async def close(self) -> None: ...
@@ -195,7 +201,7 @@ class Published:
 
     version: int
     checkpoint: str  # object key of the checkpoint folder
-    adapter: str  # object key of the PEFT folder
+    adapter: str  # object key of the folder that engines load: PEFT, or the whole model
     sha256: str
     num_bytes: int
 
@@ -211,6 +217,9 @@ class TrainerBackend(Protocol):
     """Batch in; metrics out; checkpoints durable and exact. `version` counts finished steps."""
 
     version: int
+
+    @property
+    def weights_file(self) -> str: ...  # what engines load, relative to a saved folder
 
     def step(self, batch_id: str, groups: Sequence[TrainGroup]) -> tuple[dict[str, float], dict[str, str]]: ...
     def save(self, folder: Path) -> None: ...

@@ -5,91 +5,93 @@ import contextlib
 import json
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.messages import Sampling
 from gpu_workers.contracts.seams import EngineInfo, GenerateRequest, GenerateResult, VersionSpan, WorkerError
+from gpu_workers.engines.http import (
+    CONNECT_SECONDS,
+    READ_SECONDS,
+    EngineError,
+    EngineHttp,
+    Repeat,
+    reason,
+    refused,
+)
+from gpu_workers.engines.versions import check_versions
 
-CONNECT_SECONDS = 5.0
+__all__ = ["EngineError", "SGLangEngine"]
+
 REQUEST_SECONDS = 600.0  # a queue may be long; callers put their own, shorter deadline around it
-_SAFE_TRIES = 3  # of calls that change nothing
-
-
-class EngineError(WorkerError):
-    """A failure of the engine; `status` is its HTTP status, 0 when it did not answer."""
-
-    def __init__(self, message: str, *, status: int = 0, retryable: bool = True) -> None:
-        super().__init__(Boundary.ENGINE, message, retryable=retryable)
-        self.status = status
+MAX_OPEN_REQUESTS = 256  # of one client; more wait here, where leaving costs the engine nothing
+_HEALTH_SECONDS = 25.0  # SGLang gives its own check 20
 
 
 class SGLangEngine:
-    """RolloutEngine over HTTP. Generation is never repeated by itself; reads are, when the connection fails."""
+    """RolloutEngine over HTTP. A generation is sent again only where none can have begun."""
 
-    def __init__(self, url: str, *, client: httpx.AsyncClient | None = None) -> None:
-        self.url = url.rstrip("/")
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-        timeout = httpx.Timeout(REQUEST_SECONDS, connect=CONNECT_SECONDS)
-        self._client = client or httpx.AsyncClient(base_url=self.url, limits=limits, timeout=timeout)
+    def __init__(
+        self, url: str, *, client: httpx.AsyncClient | None = None, max_open_requests: int = MAX_OPEN_REQUESTS
+    ) -> None:
+        self._http = EngineHttp(url, max_open=max_open_requests, client=client)
+        self.url = self._http.url
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
-        """Raises EngineError. A cancelled call aborts the request on the engine."""
+        """Raises EngineError. A cancelled call aborts the request on the engine.
+
+        Waiting for a turn here counts as queueing, like waiting in the engine.
+        """
         body = _body(request)
-        try:
-            response = await self._call("POST", "/generate", body)
-        except asyncio.CancelledError:
-            await self._abort_quietly(body["rid"])
-            raise
-        return _result(response)
+        async with self._http.slot() as waited:
+            try:
+                response = await self._http.call("POST", "/generate", body, seconds=REQUEST_SECONDS)
+            except asyncio.CancelledError:
+                await self._abort_quietly(body)
+                raise
+        return check_versions(_delayed(_result(self.url, _json(self.url, response)), waited), request)
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerateResult]:
         """Cumulative results; leaving the iteration early aborts the request."""
         body = _body(request) | {"stream": True}
         finished = False
-        try:
-            async with self._client.stream("POST", "/generate", json=body) as response:
-                if response.is_error:
-                    await response.aread()
-                    raise _refusal(self.url, "/generate", response)
-                async for line in response.aiter_lines():
-                    if not line.startswith("data:"):
-                        continue
-                    data = line[5:].strip()
-                    if data == "[DONE]":
-                        finished = True
-                        return
-                    event = json.loads(data)
-                    if "error" in event:
-                        raise EngineError(f"engine {self.url}: {event['error'].get('message', event['error'])}")
-                    yield _result(event)
-        except httpx.HTTPError as error:
-            raise _unreachable(self.url, error) from error
-        finally:
-            if not finished:
-                await self._abort_quietly(body["rid"])
+        async with self._http.slot() as waited:
+            try:
+                async with self._http.stream("/generate", body, seconds=REQUEST_SECONDS) as lines:
+                    async for line in lines:
+                        if not line.startswith("data:"):
+                            continue
+                        data = line[5:].strip()
+                        if data == "[DONE]":
+                            finished = True
+                            return
+                        yield check_versions(_delayed(_result(self.url, json.loads(data)), waited), request)
+                raise EngineError(f"engine {self.url}: the stream ended before the answer did")
+            finally:
+                if not finished:
+                    await self._abort_quietly(body)
 
     async def abort(self, request_id: str) -> None:
-        await self._call("POST", "/abort_request", {"rid": request_id})
+        """Unknown ids are no error: the request may have just ended."""
+        await self._http.call("POST", "/abort_request", {"rid": _rid(request_id)}, repeat=Repeat.ALWAYS)
 
     async def pause(self, mode: str = "abort") -> None:
-        await self._call("POST", "/pause_generation", {"mode": mode})
+        await self._http.call("POST", "/pause_generation", {"mode": mode}, repeat=Repeat.ALWAYS)
 
     async def resume(self) -> None:
-        await self._call("POST", "/continue_generation", {})
+        await self._http.call("POST", "/continue_generation", {}, repeat=Repeat.ALWAYS)
 
     async def flush_cache(self) -> None:
         """Raises EngineError (status 400) while requests run."""
-        await self._call("POST", "/flush_cache", {})
+        await self._http.call("POST", "/flush_cache", {}, repeat=Repeat.ALWAYS)
 
     async def info(self) -> EngineInfo:
         """What the engine serves. Adapters are those of /v1/models beyond the base."""
-        model = await self._call("GET", "/model_info")
-        listed = await self._call("GET", "/v1/models")
+        model, listed = await self._read("/model_info"), await self._read("/v1/models")
         adapters = tuple(row["id"] for row in listed.get("data", []) if row.get("parent"))
         return EngineInfo(
             model_path=str(model.get("model_path", "")),
@@ -99,17 +101,29 @@ class SGLangEngine:
         )
 
     async def healthy(self) -> bool:
-        try:
-            return (await self._client.get("/health", timeout=CONNECT_SECONDS * 2)).is_success
-        except httpx.HTTPError:
-            return False
+        """Whether a token comes out; never raises."""
+        return await self._http.healthy("/health", _HEALTH_SECONDS)
 
     async def load_adapter(self, name: str, path: str) -> None:
         """Raises EngineError with the engine's own reason."""
-        _check_success(self.url, await self._call("POST", "/load_lora_adapter", {"lora_name": name, "lora_path": path}))
+        await self._change("/load_lora_adapter", {"lora_name": name, "lora_path": path})
 
     async def unload_adapter(self, name: str) -> None:
-        _check_success(self.url, await self._call("POST", "/unload_lora_adapter", {"lora_name": name}))
+        """Returns once the adapter's running requests have ended."""
+        await self._change("/unload_lora_adapter", {"lora_name": name})
+
+    async def update_weights(self, path: str, version: str, *, flush_cache: bool = True) -> None:
+        """Take other base weights from a folder the engine can read. A refusal leaves the old ones in force."""
+        body = {"model_path": path, "weight_version": version, "flush_cache": flush_cache}
+        await self._change("/update_weights_from_disk", body)
+
+    async def weights_digest(self) -> str:
+        """Of the base weights in the engine's memory, as it lays them out. Raises EngineError."""
+        response = await self._http.call("POST", "/weights_checker", {"action": "checksum"}, repeat=Repeat.ALWAYS)
+        answer = _json(self.url, response)
+        if not answer.get("per_engine_checksum"):
+            raise EngineError(f"engine {self.url} gives no checksum of its weights: {reason(answer)}", retryable=False)
+        return str(answer["per_engine_checksum"])
 
     async def metrics(self) -> dict[str, float]:
         """Unlabelled view of /metrics: the sum over labels of each sample."""
@@ -128,44 +142,42 @@ class SGLangEngine:
         return buckets
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._http.close()
 
     async def _samples(self) -> list[Sample]:
-        try:
-            response = await self._client.get("/metrics")
-        except httpx.HTTPError as error:
-            raise _unreachable(self.url, error) from error
+        response = await self._http.call("GET", "/metrics", repeat=Repeat.ALWAYS, seconds=READ_SECONDS)
         return [sample for family in text_string_to_metric_families(response.text) for sample in family.samples]
 
-    async def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        tries = _SAFE_TRIES if method == "GET" else 1
-        for left in reversed(range(tries)):
-            try:
-                response = await self._client.request(method, path, json=body)
-            except httpx.HTTPError as error:
-                if left:
-                    await asyncio.sleep(0.2)
-                    continue
-                raise _unreachable(self.url, error) from error
-            if response.is_error:
-                raise _refusal(self.url, path, response)
-            with contextlib.suppress(ValueError):
-                return response.json()
-            return {}
-        raise AssertionError("unreachable")
+    async def _read(self, path: str) -> Any:
+        return _json(self.url, await self._http.call("GET", path, repeat=Repeat.ALWAYS, seconds=READ_SECONDS))
 
-    async def _abort_quietly(self, request_id: str) -> None:
+    async def _change(self, path: str, body: dict[str, Any]) -> None:
+        """A change that may wait for running requests. A lost answer is not asked for again: read back what holds."""
+        answer = _json(self.url, await self._http.call("POST", path, body, seconds=REQUEST_SECONDS))
+        if isinstance(answer, dict) and answer.get("success") is False:
+            raise refused(self.url + path, reason(answer), 400)
+
+    async def _abort_quietly(self, body: dict[str, Any]) -> None:
         """The engine may be the reason we leave: an abort that fails changes nothing."""
-        with contextlib.suppress(WorkerError, httpx.HTTPError):
-            await asyncio.wait_for(asyncio.shield(self.abort(request_id)), CONNECT_SECONDS)
+        with contextlib.suppress(WorkerError, TimeoutError):
+            rid = {"rid": body["rid"]}
+            await asyncio.wait_for(self._http.call("POST", "/abort_request", rid), CONNECT_SECONDS)
+
+
+def _rid(request_id: str) -> str:
+    """SGLang aborts every request whose id starts with the one given: with an end mark none is the start of another."""
+    return f"{request_id}#"
 
 
 def _body(request: GenerateRequest) -> dict[str, Any]:
+    """Raises EngineError for what would end SGLang's scheduler, and with it everyone's requests."""
+    if request.sampling.max_new_tokens < 1:
+        raise EngineError(f"max_new_tokens is {request.sampling.max_new_tokens}", status=400, retryable=False)
     body: dict[str, Any] = {
         "input_ids": list(request.input_ids),
         "sampling_params": _sampling(request.sampling, request),
         "return_logprob": True,
-        "rid": request.request_id or uuid.uuid4().hex,
+        "rid": _rid(request.request_id or uuid.uuid4().hex),
     }
     if request.adapter:
         body["lora_path"] = request.adapter
@@ -186,7 +198,19 @@ def _sampling(sampling: Sampling, request: GenerateRequest) -> dict[str, Any]:
     return params
 
 
-def _result(answer: dict[str, Any]) -> GenerateResult:
+def _json(url: str, response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError as error:
+        raise EngineError(f"engine {url} answered what is not JSON: {response.text[:200]!r}") from error
+
+
+def _result(url: str, answer: dict[str, Any]) -> GenerateResult:
+    """A stream has begun with 200: what is wrong with its request comes as an event."""
+    if "error" in answer:
+        error = answer["error"]
+        code = error.get("code") if isinstance(error, dict) else None
+        raise refused(f"{url}/generate", reason(answer), code if isinstance(code, int) else 500)
     meta = answer["meta_info"]
     logprobs = [float(row[0]) for row in meta.get("output_token_logprobs", [])]
     ids = [int(token) for token in answer["output_ids"]]
@@ -204,22 +228,5 @@ def _result(answer: dict[str, Any]) -> GenerateResult:
     )
 
 
-def _check_success(url: str, answer: Any) -> None:
-    if isinstance(answer, dict) and answer.get("success") is False:
-        raise EngineError(f"engine {url}: {answer.get('error_message') or answer.get('message')}", status=400)
-
-
-def _refusal(url: str, path: str, response: httpx.Response) -> EngineError:
-    try:
-        body = response.json()
-        error = body.get("error", body)
-        message = error.get("message") if isinstance(error, dict) else error
-        message = message or body.get("error_message") or body.get("message") or response.text
-    except (ValueError, AttributeError):
-        message = response.text
-    retryable = response.status_code >= 500 or "adapter" in str(message).lower()
-    return EngineError(f"engine {url}{path} refused: {message}", status=response.status_code, retryable=retryable)
-
-
-def _unreachable(url: str, error: httpx.HTTPError) -> EngineError:
-    return EngineError(f"engine {url} does not answer ({type(error).__name__}: {error}); is it running?")
+def _delayed(result: GenerateResult, waited: float) -> GenerateResult:
+    return replace(result, engine_seconds=result.engine_seconds + waited, queue_seconds=result.queue_seconds + waited)

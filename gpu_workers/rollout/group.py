@@ -15,6 +15,7 @@ from gpu_workers.contracts.messages import GroupReport, RolloutJob
 from gpu_workers.contracts.seams import Environment, RolloutEngine, SandboxBackend, Verifier, WorkerError
 from gpu_workers.contracts.store import ObjectStore, StoreError
 from gpu_workers.contracts.tasks import TaskBundle
+from gpu_workers.engines.fleet import EngineFleet
 from gpu_workers.environments.hosted import HostedToolEnvironment
 from gpu_workers.environments.process import worker_hosts
 from gpu_workers.rollout.environment import ToolEnvironment
@@ -37,6 +38,7 @@ class GroupServices:
     backend: SandboxBackend
     verifier: Callable[[TaskBundle], Verifier]
     load_task: Callable[[str], TaskBundle]
+    router_url: str = ""  # generation goes through it where there is one
     audit: Callable[[TaskBundle], Verifier | None] = lambda task: None
     make_environment: Callable[[TaskBundle], Environment] | None = None
 
@@ -114,25 +116,19 @@ def environment_of(task: TaskBundle, services: GroupServices, canary: str = "") 
 
 
 async def _open_engine(job: RolloutJob, services: GroupServices) -> tuple[RolloutEngine, ChatTemplate]:
-    """The preferred engine that answers, and the template of the model it serves."""
+    """The engines, one of which holds the policy and is preferred, and the template of the model they serve."""
     urls = order_engines(job.group_id, job.engines or list(services.engine_urls))
     if not urls:
         raise WorkerError(Boundary.ENGINE, "no engine is known: set ROLLOUT_ENGINE_URLS", retryable=False)
-    failures = []
-    for url in urls:
-        engine = services.connect(url)
-        try:
-            info = await engine.info()
-        except WorkerError as error:
-            failures.append(str(error))
-            await _quietly(engine.close())
-            continue
-        if job.policy.adapter and job.policy.adapter not in info.adapters:
-            failures.append(f"{url} does not hold adapter {job.policy.adapter}")
-            await _quietly(engine.close())
-            continue
-        return engine, _template(info.model_path, services.models_dir)
-    raise WorkerError(Boundary.ENGINE, "no engine can serve the group: " + "; ".join(failures))
+    router = services.connect(services.router_url) if services.router_url and not job.engines else None
+    engines = [(url, services.connect(url)) for url in urls]
+    fleet = EngineFleet(engines, router=router, weights=job.policy.weights)
+    try:
+        info = await fleet.confirm(adapter=job.policy.adapter)
+        return fleet, _template(info.model_path, services.models_dir)
+    except WorkerError:
+        await fleet.close()
+        raise
 
 
 def _template(model_path: str, models_dir: Path) -> ChatTemplate:

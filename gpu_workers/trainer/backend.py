@@ -14,6 +14,7 @@ from gpu_workers.contracts.seams import TrainGroup
 from gpu_workers.trainer import checkpoints
 from gpu_workers.trainer.batches import TrainBatch, assemble
 from gpu_workers.trainer.fsdp import FsdpBackend
+from gpu_workers.trainer.model import ADAPTER_WEIGHTS, WEIGHTS
 from gpu_workers.trainer.model_backend import ModelBackend, PassSums
 from gpu_workers.trainer.objective import blame_gradient, name_episode, prepare
 from gpu_workers.trainer.optimisation import learning_rate
@@ -70,6 +71,13 @@ class PolicyTrainer:
         return checkpoints.adapter_name(self.run_id, self.attempt, self.version)
 
     @property
+    def weights_file(self) -> str:
+        """What engines load, relative to a checkpoint: the adapter's file, or the whole model's."""
+        if self.spec.trainer.update is Update.LORA:
+            return f"{checkpoints.ADAPTER}/{ADAPTER_WEIGHTS}"
+        return f"{checkpoints.MODEL}/{WEIGHTS}"
+
+    @property
     def context_length(self) -> int:
         return self.policy.context_length
 
@@ -123,11 +131,10 @@ class PolicyTrainer:
         self.policy.save_state(folder)
         sha256 = self.policy.export(folder, self.base.name)
         if self.world.is_main:
-            if self.spec.trainer.update is Update.LORA:
-                manifest = checkpoints.AdapterManifest(
-                    name=self.adapter_name, version=self.version, sha256=sha256, base_fingerprint=self.base.fingerprint
-                )
-                (folder / checkpoints.ADAPTER / checkpoints.MANIFEST).write_bytes(msgspec.json.encode(manifest))
+            manifest = checkpoints.WeightsManifest(
+                name=self.adapter_name, version=self.version, sha256=sha256, base_fingerprint=self.base.fingerprint
+            )
+            (folder / self.weights_file).with_name(checkpoints.MANIFEST).write_bytes(msgspec.json.encode(manifest))
             state = checkpoints.TrainerState(
                 version=self.version,
                 batch_ids=self.batch_ids,

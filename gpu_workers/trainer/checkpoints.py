@@ -45,8 +45,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     base_fingerprint: str
 
 
-class AdapterManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """adapter/manifest.json. `name` is the adapter's name on every engine."""
+class WeightsManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """manifest.json of adapter/ or model/. `name` is the version's name on every engine."""
 
     name: str
     version: int

@@ -7,7 +7,6 @@ from pathlib import Path
 from gpu_workers.contracts.seams import Published, TrainerBackend
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.trainer import checkpoints
-from gpu_workers.trainer.model import ADAPTER_WEIGHTS
 from gpu_workers.trainer.world import ALONE, World
 
 KEEP_STATES = 4
@@ -24,6 +23,7 @@ class CheckpointPublisher:
     def publish(self, backend: TrainerBackend) -> Published:
         """Save the backend's present version and return where it is; collective, rank 0 writes."""
         key = checkpoints.version_key(self._run_id, self._attempt, backend.version)
+        weights, _, _ = backend.weights_file.rpartition("/")
         folder = Path(tempfile.mkdtemp(prefix="ratchet-checkpoint-"))
         try:
             backend.save(folder)
@@ -31,18 +31,18 @@ class CheckpointPublisher:
                 self._store.put_folder(key, folder)
             self._world.gather(True)  # every rank's shards are there before the manifest says so
             if not self._world.is_main:
-                return Published(backend.version, key, f"{key}/{checkpoints.ADAPTER}", sha256="", num_bytes=0)
+                return Published(backend.version, key, f"{key}/{weights}", sha256="", num_bytes=0)
             manifest = checkpoints.read_manifest(folder)
             self._store.put_folder(key, folder)
-            num_bytes = (folder / checkpoints.ADAPTER / ADAPTER_WEIGHTS).stat().st_size
+            num_bytes = (folder / backend.weights_file).stat().st_size
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         self._drop_old_states(key)
         return Published(
             version=backend.version,
             checkpoint=key,
-            adapter=f"{key}/{checkpoints.ADAPTER}",
-            sha256=manifest.files[f"{checkpoints.ADAPTER}/{ADAPTER_WEIGHTS}"],
+            adapter=f"{key}/{weights}",
+            sha256=manifest.files[backend.weights_file],
             num_bytes=num_bytes,
         )
 

@@ -26,6 +26,10 @@ class ScriptedTrainer:
         self.batch_ids: list[str] = []
         self.digest = hashlib.sha256().digest()
 
+    @property
+    def weights_file(self) -> str:
+        return f"{checkpoints.ADAPTER}/{ADAPTER_WEIGHTS}"
+
     def step(self, batch_id: str, groups: Sequence[TrainGroup]) -> tuple[dict[str, float], dict[str, str]]:
         """Count, skip what the real trainer would skip, and fold the batch into the digest."""
         batch = assemble(groups, AlgorithmSpec(), max_tokens=CONTEXT_LENGTH, context_length=CONTEXT_LENGTH)

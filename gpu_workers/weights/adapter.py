@@ -24,6 +24,14 @@ class InstallError(WorkerError):
         super().__init__(Boundary.ENGINE, message, retryable=retryable)
 
 
+def check_made_for(what: str, folder: Path, base_fingerprint: str) -> None:
+    """Raises InstallError when the folder's manifest names another base model."""
+    manifest = folder / "manifest.json"
+    made_for = json.loads(manifest.read_text()).get("base_fingerprint", "") if manifest.is_file() else ""
+    if base_fingerprint and made_for and made_for != base_fingerprint:
+        raise InstallError(f"{what} was trained on another base model ({made_for[:12]}…): refused")
+
+
 class AdapterTransfer:
     """WeightTransfer by adapter push onto every engine, or an error; what was loaded before the error stays loaded.
 
@@ -47,6 +55,7 @@ class AdapterTransfer:
             await gaps.start(url, engine)
             for item, folder in folders:
                 await self._load(url, engine, item, folder)
+            await self._check_held(url, engine, [item.name for item in install])
             await gaps.stop(url, engine)
         retired = [name for name in retire if await self._retire(name)]
         return PolicyInstalled(
@@ -74,10 +83,7 @@ class AdapterTransfer:
             raise InstallError(
                 f"adapter {item.name}: its bytes have digest {digest[:12]}…, expected {item.sha256[:12]}…: refused"
             )
-        manifest = folder / "manifest.json"
-        made_for = json.loads(manifest.read_text()).get("base_fingerprint", "") if manifest.is_file() else ""
-        if base_fingerprint and made_for and made_for != base_fingerprint:
-            raise InstallError(f"adapter {item.name} was trained on another base model ({made_for[:12]}…): refused")
+        check_made_for(f"adapter {item.name}", folder, base_fingerprint)
         return folder
 
     async def _check_base(self, url: str, engine: RolloutEngine, base_fingerprint: str) -> None:
@@ -86,6 +92,16 @@ class AdapterTransfer:
             raise InstallError(
                 f"engine {url} serves another base model ({serves[:12]}…, wanted {base_fingerprint[:12]}…)"
             )
+
+    async def _check_held(self, url: str, engine: RolloutEngine, names: Sequence[str]) -> None:
+        """An engine makes room for an adapter by pushing out another, maybe one of these."""
+        held = (await engine.info()).adapters
+        lost = [name for name in names if name not in held]
+        if lost:
+            raise InstallError(
+                f"engine {url} no longer lists {', '.join(lost)}: it has fewer slots than the {len(names)} adapters "
+                "installed together", retryable=True,
+            )  # fmt: skip
 
     async def _load(self, url: str, engine: RolloutEngine, item: AdapterInstall, folder: Path) -> None:
         if item.name not in (await engine.info()).adapters:

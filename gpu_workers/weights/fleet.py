@@ -2,14 +2,20 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gpu_workers.contracts.messages import FleetJob, PolicyInstalled
-from gpu_workers.contracts.seams import RolloutEngine, WorkerError
+from gpu_workers.contracts.messages import FleetJob, PolicyInstalled, Transfer
+from gpu_workers.contracts.seams import RolloutEngine, WeightTransfer, WorkerError
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.engines.sglang import SGLangEngine
 from gpu_workers.weights.adapter import AdapterTransfer, InstallError
+from gpu_workers.weights.full import FullTransfer
+
+_TRANSFERS: dict[Transfer, Callable[..., WeightTransfer]] = {
+    Transfer.ADAPTER: AdapterTransfer,
+    Transfer.FULL: FullTransfer,
+}
 
 
 async def install_on_fleet(
@@ -19,7 +25,7 @@ async def install_on_fleet(
     started = time.monotonic()
     engines: list[tuple[str, RolloutEngine]] = [(url, SGLangEngine(url)) for url in engine_urls]
     try:
-        transfer = AdapterTransfer(engines, store, cache_dir)
+        transfer = _TRANSFERS[job.transfer](engines, store, cache_dir)
         fingerprint = _fingerprint(models_dir / job.base_model)
         report = await transfer.install(job.install, job.retire, base_fingerprint=fingerprint)
     except WorkerError as error:

@@ -51,6 +51,7 @@ class Env:
     object_store_url: str
     object_store_embedded: bool
     engine_urls: tuple[str, ...]
+    router_url: str  # sglang-router in front of them; empty: none
     engine_embedded: bool
     engine_port: int
     engine_model: str
@@ -84,6 +85,7 @@ VARIABLES = frozenset(
         "OBJECT_STORE_URL", "RATCHET_METRICS_PORT", "RETENTION_DELETE",
         "RATCHET_ENGINE_PORT", "RATCHET_ENGINE_MODEL", "RATCHET_GATEWAY_PORT", "RATCHET_WORKER_SECRET",
         "ROLLOUT_CONCURRENCY", "TORCH_THREADS", "RATCHET_TRAINER_RANKS", "RATCHET_PORT", "ROLLOUT_ENGINE_URLS",
+        "ROLLOUT_ROUTER_URL",
         "CHECK_REPEATS", "CHECK_BAD_REPEATS", "CHECKS_IN_FLIGHT", "RATCHET_ENVIRONMENTS_DIR",
         "OIDC_SERVER_URL", "OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET", "OIDC_NAME", "WEBHOOK_NETWORKS",
     }
@@ -196,6 +198,7 @@ def load_env(values: Mapping[str, str] | None = None, *, root: Path = ROOT) -> E
         object_store_url=read.url("OBJECT_STORE_URL", ("file", "s3", "gs", "az"), home.objects_url).rstrip("/"),
         object_store_embedded=not read.text("OBJECT_STORE_URL"),
         engine_urls=engine_urls or (f"http://127.0.0.1:{engine_port}",),
+        router_url=read.url("ROLLOUT_ROUTER_URL", ("http", "https"), "").rstrip("/"),
         engine_embedded=not read.text("ROLLOUT_ENGINE_URLS"),
         engine_port=engine_port,
         engine_model=_engine_model(read),

@@ -1,32 +1,30 @@
-"""One suite for every WeightTransfer: the fake, and adapter push to scripted and to embedded engines."""
+"""One suite for every WeightTransfer: the fake, adapter push and full weights from disk, to scripted and to embedded
+engines and, with `make test-sglang`, to a real SGLang."""
 
-import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from gpu_workers.contracts.messages import AdapterInstall
-from gpu_workers.contracts.seams import RolloutEngine, WeightTransfer, WorkerError
+from gpu_workers.contracts.messages import AdapterInstall, Sampling
+from gpu_workers.contracts.seams import GenerateRequest, RolloutEngine, WorkerError
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.engines.scripted import ScriptedEngine
 from gpu_workers.engines.sglang import SGLangEngine
 from gpu_workers.models import tiny
-from gpu_workers.models.folder import read_description, write_json
+from gpu_workers.models.folder import read_description
 from gpu_workers.weights.adapter import AdapterTransfer
+from gpu_workers.weights.full import FullTransfer
 from gpu_workers.weights.scripted import ScriptedTransfer
+from tests.sglang import server
+from tests.support.transfers import Case
 from tests.unit.gpu_workers.engines.serving import make_adapter, serving
 
-
-@dataclass
-class Case:
-    """A transfer to a fleet of two, its store, and what each engine holds."""
-
-    transfer: WeightTransfer
-    store: ObjectStore
-    held: Callable[[], Awaitable[list[set[str]]]]
-    fingerprint: str
+ENGINES = ["scripted", "embedded", *(["sglang"] if server.FOLDER else [])]
+KINDS = ["fake", *(f"{way}-{engine}" for engine in ENGINES for way in ("adapter", "full"))]
 
 
 @pytest.fixture(scope="module")
@@ -35,103 +33,171 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def urls(model: Path) -> Iterator[list[str]]:
+def smollm2() -> Path:
+    return server.model()
+
+
+@pytest.fixture(scope="module")
+def embedded_urls(model: Path) -> Iterator[list[str]]:
     with serving(model) as (first, _), serving(model) as (second, _):
         yield [first, second]
 
 
-@pytest.fixture(params=["fake", "adapter-scripted", "adapter-embedded"])
+@pytest.fixture(scope="module")
+def sglang_urls(smollm2: Path) -> Iterator[list[str]]:
+    with server.sglang(smollm2) as url:
+        yield [url]
+
+
+@pytest.fixture(params=KINDS)
 async def case(request: pytest.FixtureRequest, model: Path, tmp_path: Path) -> AsyncIterator[Case]:
-    store = ObjectStore(f"file://{tmp_path / 'store'}")
+    store, cache = ObjectStore(f"file://{tmp_path / 'store'}"), tmp_path / "cache"
     fingerprint = read_description(model).fingerprint
     if request.param == "fake":
-        fake = ScriptedTransfer(["a", "b"], store, tmp_path / "cache", fingerprint=fingerprint)
+        fake = ScriptedTransfer(["a", "b"], store, cache, fingerprint=fingerprint)
 
         async def noted() -> list[set[str]]:
             return [set(names) for names in fake.held.values()]
 
-        yield Case(fake, store, noted, fingerprint)
+        yield Case(fake, store, [], model, noted)
         return
+    way, _, kind = request.param.partition("-")
     engines: list[tuple[str, RolloutEngine]]
-    if request.param == "adapter-scripted":
-        engines = [(name, ScriptedEngine(fingerprint=fingerprint)) for name in ("a", "b")]
+    if kind == "scripted":
+        engines = [(name, ScriptedEngine(fingerprint=fingerprint, model_path=str(model))) for name in ("a", "b")]
     else:
-        engines = [(url, SGLangEngine(url)) for url in request.getfixturevalue("urls")]
+        engines = [(url, SGLangEngine(url)) for url in request.getfixturevalue(f"{kind}_urls")]
+    served = request.getfixturevalue("smollm2") if kind == "sglang" else model
 
-    async def listed() -> list[set[str]]:
-        return [set((await engine.info()).adapters) for _, engine in engines]
+    async def held() -> list[set[str]]:
+        infos = [await engine.info() for _, engine in engines]
+        if way == "adapter":
+            return [set(info.adapters) for info in infos]
+        return [{info.weight_version} - {"default"} for info in infos]
 
-    yield Case(AdapterTransfer(engines, store, tmp_path / "cache"), store, listed, fingerprint)
-    for _, engine in engines:
-        for name in (await engine.info()).adapters:
+    transfer = {"adapter": AdapterTransfer, "full": FullTransfer}[way](engines, store, cache)
+    shapes = json.loads((served / "config.json").read_text())
+    clients = [engine for _, engine in engines]
+    yield Case(transfer, store, clients, served, held, way == "full", partial(make_adapter, model=shapes))
+    for engine in clients:
+        await engine.resume()
+        info = await engine.info()
+        for name in info.adapters:
             await engine.unload_adapter(name)
+        if info.weight_version != "default":
+            await engine.update_weights(str(served), "default")
         await engine.close()
 
 
-def publish(case: Case, tmp_path: Path, version: int, *, base: str | None = None) -> AdapterInstall:
-    """A PEFT folder in the store, as the trainer leaves it."""
-    folder = make_adapter(tmp_path / f"v{version}", seed=version)
-    digest = hashlib.sha256((folder / "adapter_model.safetensors").read_bytes()).hexdigest()
-    manifest = {"version": version, "sha256": digest, "base_fingerprint": case.fingerprint if base is None else base}
-    write_json(folder / "manifest.json", manifest)
-    key = f"runs/r/a1/v{version:06d}"
-    case.store.put_folder(key, folder)
-    return AdapterInstall(name=f"run-r.a1@v{version}", uri=key, sha256=digest, version=version)
+def ask(case: Case, item: AdapterInstall | None = None, *, num: int = 6) -> GenerateRequest:
+    name = item.name if item else ""
+    sampling = Sampling(max_new_tokens=num, temperature=0.0)
+    where = {"weights": name} if case.full else {"adapter": name}
+    return GenerateRequest((30, 40, 50, 60), sampling, **where)
 
 
 async def test_installed_on_every_engine_and_reported(case: Case, tmp_path: Path) -> None:
-    first, second = publish(case, tmp_path, 1), publish(case, tmp_path, 2)
+    first, second = case.publish(tmp_path / "1", 1), case.publish(tmp_path / "2", 2)
     report = await case.transfer.install([first, second], [], base_fingerprint=case.fingerprint)
     assert report.ok
-    assert report.installed == [first.name, second.name]
-    assert len(report.engines) == 2
+    assert report.installed == ([second.name] if case.full else [first.name, second.name])
+    held = await case.held()
+    assert len(report.engines) == len(held)
     assert report.num_bytes > 0
-    assert await case.held() == [{first.name, second.name}] * 2
+    assert held == [set(report.installed)] * len(held)
+    if case.full:
+        assert report.pause_seconds is not None and 0 < report.pause_seconds <= report.duration_seconds
+
+
+async def test_answers_change_with_the_version(case: Case, tmp_path: Path) -> None:
+    """Log-probs and version, for every transfer; an earlier version's are the same when it is asked again."""
+    if not case.engines:
+        pytest.skip("the fake has no engines")
+    engine = case.engines[0]
+    base = await engine.generate(ask(case))
+    answers = []
+    for version in (1, 2):
+        item = case.publish(tmp_path / str(version), version)
+        await case.transfer.install([item], [])
+        answers.append(await engine.generate(ask(case, item)))
+        if case.full:
+            assert [span.version for span in answers[-1].spans] == [str(version)]
+    said = [(result.output_ids, result.logprobs) for result in (base, *answers)]
+    assert said[0] != said[1] != said[2] != said[0]
+
+
+async def test_what_runs_meanwhile_goes_on(case: Case, tmp_path: Path) -> None:
+    if not case.engines:
+        pytest.skip("the fake has no engines")
+    item = case.publish(tmp_path / "1", 1)
+    engine = case.engines[0]
+    if isinstance(engine, ScriptedEngine):
+        engine.token_seconds = 0.01
+    stream = engine.stream(ask(case, num=60))
+    async for result in stream:
+        if result.output_ids:
+            break
+
+    async def rest():
+        return [result async for result in stream][-1]
+
+    running = asyncio.create_task(rest())
+    await case.transfer.install([item], [])
+    last = await asyncio.wait_for(running, 240)
+    assert last.finish_reason in ("length", "stop")
+    assert len(last.logprobs) == len(last.output_ids)
+    versions = [span.version for span in last.spans]
+    assert versions in ([["default"]] if not case.full else [["default"], ["default", item.name]])
 
 
 async def test_retired_only_when_asked(case: Case, tmp_path: Path) -> None:
-    first, second, third = (publish(case, tmp_path, version) for version in (1, 2, 3))
+    if case.full:
+        pytest.skip("the next version replaces the last: nothing is left to retire")
+    first, second, third = (case.publish(tmp_path / str(version), version) for version in (1, 2, 3))
     await case.transfer.install([first, second], [])
     report = await case.transfer.install([third], [first.name, "never-there"])
     assert report.retired == [first.name]
-    assert await case.held() == [{second.name, third.name}] * 2
+    held = await case.held()
+    assert held == [{second.name, third.name}] * len(held)
 
 
 async def test_installing_again_changes_nothing(case: Case, tmp_path: Path) -> None:
-    item = publish(case, tmp_path, 1)
+    item = case.publish(tmp_path / "1", 1)
     await case.transfer.install([item], [])
     report = await case.transfer.install([item], [])
     assert report.installed == [item.name]
-    assert await case.held() == [{item.name}] * 2
+    assert report.pause_seconds is None or not case.full, "it was not paused for nothing"
+    held = await case.held()
+    assert held == [{item.name}] * len(held)
 
 
 async def test_changed_bytes_are_refused(case: Case, tmp_path: Path) -> None:
-    item = publish(case, tmp_path, 1)
-    path = Path(case.store.path(item.uri)) / "adapter_model.safetensors"
+    item = case.publish(tmp_path / "1", 1)
+    path = Path(case.store.path(item.uri)) / case.file
     data = path.read_bytes()
     for damaged in (data[:-1], data[:-1] + bytes([data[-1] ^ 1]), b""):
         path.write_bytes(damaged)
         with pytest.raises(WorkerError, match="digest") as refused:
             await case.transfer.install([item], [])
         assert not refused.value.retryable
-    assert await case.held() == [set()] * 2
+    assert not any(await case.held())
 
 
 async def test_a_missing_folder_or_file_is_refused(case: Case, tmp_path: Path) -> None:
-    item = publish(case, tmp_path, 1)
-    (Path(case.store.path(item.uri)) / "adapter_model.safetensors").unlink()
+    item = case.publish(tmp_path / "1", 1)
+    (Path(case.store.path(item.uri)) / case.file).unlink()
     with pytest.raises(WorkerError, match="missing"):
         await case.transfer.install([item], [])
     with pytest.raises(WorkerError, match="missing"):
         await case.transfer.install([AdapterInstall(name="n", uri="runs/none", sha256="0" * 64)], [])
-    assert await case.held() == [set()] * 2
+    assert not any(await case.held())
 
 
 async def test_another_base_is_refused(case: Case, tmp_path: Path) -> None:
-    foreign = publish(case, tmp_path, 1, base="f" * 64)
+    foreign = case.publish(tmp_path / "1", 1, base="f" * 64)
     with pytest.raises(WorkerError, match="another base model"):
         await case.transfer.install([foreign], [], base_fingerprint=case.fingerprint)
-    own = publish(case, tmp_path, 2, base="e" * 64)
+    own = case.publish(tmp_path / "2", 2)
     with pytest.raises(WorkerError, match="another base model"):
         await case.transfer.install([own], [], base_fingerprint="e" * 64)
-    assert await case.held() == [set()] * 2
+    assert not any(await case.held())

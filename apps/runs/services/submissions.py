@@ -98,8 +98,8 @@ def _parse(spec: Any) -> RunSpec:
     except SpecError as error:
         raise _invalid(error.path, error.message) from error
     if parsed.trainer.update is Update.FULL:
-        # The trainer can; but a fleet that can only load adapters could neither sample from nor evaluate the result.
-        raise _invalid("trainer.update", "full: engines load adapters only so far, use lora")
+        # Trainer and fleet can; but a fleet serves one set of base weights, which evaluations and channels share.
+        raise _invalid("trainer.update", "full: a fleet's base weights are shared with other runs so far, use lora")
     if len(parsed.name) > _MAX_NAME:
         raise _invalid("name", f"has more than {_MAX_NAME} characters")
     return parsed

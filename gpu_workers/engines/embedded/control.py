@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from gpu_workers.engines.embedded.config import EngineConfigError
 from gpu_workers.engines.embedded.engine import Engine, EngineBusyError, PauseMode
-from gpu_workers.engines.embedded.http import Json, error_response, read_body
+from gpu_workers.engines.embedded.http import Json, read_body
 from gpu_workers.engines.embedded.lora import Adapter, AdapterError
 from gpu_workers.engines.embedded.request import RequestError
 
@@ -45,6 +46,10 @@ class UpdateFromDiskBody(msgspec.Struct, kw_only=True):
     keep_pause: bool = False  # a paused engine always stays paused until /continue_generation
 
 
+class CheckWeightsBody(msgspec.Struct, kw_only=True):
+    action: str = "checksum"
+
+
 class WeightVersionBody(msgspec.Struct, kw_only=True):
     new_version: str
     abort_all_requests: bool = True
@@ -56,9 +61,8 @@ def _engine(http: HttpRequest) -> Engine:
 
 
 async def abort_request(http: HttpRequest) -> Response:
+    """An id that nobody has is no error."""
     body, engine = await read_body(http, AbortBody), _engine(http)
-    if not body.rid and not body.abort_all:
-        raise RequestError("give rid, or abort_all true")
     await asyncio.wrap_future(engine.call(lambda: engine.abort(body.rid, body.abort_all)))
     return Response(status_code=200)
 
@@ -80,7 +84,7 @@ async def flush_cache(http: HttpRequest) -> Response:
     try:
         await asyncio.wrap_future(engine.call(engine.flush_cache))
     except EngineBusyError as error:
-        return error_response(str(error))
+        return PlainTextResponse(f"{error}\n", status_code=400)
     return PlainTextResponse("Cache flushed.\n")
 
 
@@ -99,21 +103,51 @@ async def load_lora_adapter(http: HttpRequest) -> Response:
     lock: asyncio.Lock = http.app.state.adapter_lock
     async with lock:
         try:
-            adapter = await asyncio.to_thread(engine.read_adapter, body.lora_name, body.lora_path)
+            await _load(engine, body)
         except AdapterError as error:
             return _lora_answer(engine, str(error))
-        await asyncio.wrap_future(engine.call(lambda: engine.add_adapter(adapter)))
     return _lora_answer(engine)
 
 
+async def _load(engine: Engine, body: LoadLoraBody) -> None:
+    """Raises AdapterError. Returns once the adapter that had to make room, if one had to, serves nobody any more."""
+    adapter = await asyncio.to_thread(engine.read_adapter, body.lora_name, body.lora_path)
+    adapter.pinned = body.pinned
+    oldest = await asyncio.wrap_future(engine.call(lambda: engine.add_adapter(adapter)))
+    if oldest is not None:
+        await _until_unused(engine, oldest)
+
+
+async def bring_back_adapters(http: HttpRequest, names: Iterable[str]) -> None:
+    """Load again what was unloaded or pushed out, as SGLang does. Raises RequestError when its folder has gone."""
+    engine, lock = _engine(http), http.app.state.adapter_lock
+
+    def is_there(name: str) -> bool:
+        adapter = engine.adapters.get(name)
+        return adapter is not None and not adapter.retiring
+
+    for name in names:
+        if is_there(name) or name not in engine.adapter_paths:
+            continue
+        async with lock:
+            if is_there(name) or name not in engine.adapter_paths:
+                continue
+            try:
+                await _load(engine, LoadLoraBody(lora_name=name, lora_path=engine.adapter_paths[name]))
+            except AdapterError as error:
+                raise RequestError(f"adapter {name!r} cannot be loaded again: {error}") from error
+
+
 async def unload_lora_adapter(http: HttpRequest) -> Response:
-    """Refuses new requests for the adapter at once, and answers when the last running one has ended."""
+    """Answers when the last running request has ended. New ones wait for that, and then bring the adapter back."""
     body, engine = await read_body(http, UnloadLoraBody), _engine(http)
-    adapter = engine.adapters.get(body.lora_name)
-    if adapter is None or adapter.retiring:
-        return _lora_answer(engine, f"adapter {body.lora_name!r} is not loaded")
-    adapter.retiring = True
-    await _until_unused(engine, adapter)
+    lock: asyncio.Lock = http.app.state.adapter_lock
+    async with lock:
+        adapter = engine.adapters.get(body.lora_name)
+        if adapter is None:
+            return _lora_answer(engine, f"LoRA with name {body.lora_name} does not exist: it is not loaded")
+        adapter.retiring = True
+        await _until_unused(engine, adapter)
     return _lora_answer(engine)
 
 
@@ -168,6 +202,14 @@ async def update_weight_version(http: HttpRequest) -> Response:
     await asyncio.wrap_future(engine.call(update))
     message = f"Weight version updated to {body.new_version}"
     return Json({"success": True, "message": message, "new_version": body.new_version})
+
+
+async def weights_checker(http: HttpRequest) -> Response:
+    """SGLang's checksum: one for the engine's whole weights. Its other actions are for its own tests."""
+    body, engine = await read_body(http, CheckWeightsBody), _engine(http)
+    if body.action != "checksum":
+        raise RequestError(f"action {body.action!r} is not supported by the embedded engine; use checksum")
+    return Json({"success": True, "message": "", "per_engine_checksum": engine.model.weights.digest})
 
 
 def loads(engine: Engine) -> dict[str, Any]:

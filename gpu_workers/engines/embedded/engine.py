@@ -53,6 +53,7 @@ class Engine:
         self.metrics = EngineMetrics(served_name)
         self.scheduler = Scheduler(model, limits, text, self.metrics)
         self.adapters: dict[str, Adapter] = {}
+        self.adapter_paths: dict[str, str] = {}  # of all that were ever loaded: a request brings one back
         self.paused = False
         self.draining = False  # running requests finish, waiting ones wait
         self.failure = ""
@@ -115,8 +116,11 @@ class Engine:
     # -- control, to be run through call() --
 
     def abort(self, rid: str, abort_all: bool, message: str = "Abort in waiting queue or while running") -> int:
-        """Abort by the id of a request or of the call it came from, or everything."""
-        return self.scheduler.abort(lambda request: abort_all or rid in (request.rid, request.call_rid), message)
+        """Abort a request or the call it came from, or everything. Like SGLang, with an id also those it starts."""
+        known = any(rid in (r.rid, r.call_rid) for r in [*self.scheduler.running, *self.scheduler.waiting])
+        if not abort_all and not (rid and known):
+            return 0
+        return self.scheduler.abort(lambda request: abort_all or request.rid.startswith(rid), message)
 
     def pause(self, mode: PauseMode) -> None:
         self.paused = True
@@ -130,19 +134,25 @@ class Engine:
         self.paused = False
 
     def flush_cache(self) -> None:
-        """Forget all cached prefixes. Raises EngineBusyError while requests hold keys and values."""
-        if self.scheduler.running:
+        """Forget all cached prefixes. Raises EngineBusyError while requests run, or would at once."""
+        if self.scheduler.running or (self.num_waiting and not self.paused):
             raise EngineBusyError(
-                f"cannot flush the cache: {self.num_running} requests are running; pause with abort or retract first"
+                f"cannot flush the cache: {self.num_running} requests are running and {self.num_waiting} are waiting; "
+                "pause with abort or retract first"
             )
+        self._forget_cache()
+
+    def _forget_cache(self) -> None:
         for request in self.scheduler.waiting:
             self.scheduler.memory.release(request)
         self.scheduler.memory.tree.clear()
 
     def replace_model(self, model: Model, flush: bool) -> None:
         """Swap the weights between two steps. Without a flush running requests continue over their old cache."""
+        if flush and self.scheduler.running:
+            raise EngineBusyError(f"cannot flush the cache: {self.num_running} requests are running; nothing was done")
         if flush:
-            self.flush_cache()
+            self._forget_cache()
         model.generation = self.model.generation + 1
         self.scheduler.model = model
         for request in self.scheduler.waiting:
@@ -152,8 +162,17 @@ class Engine:
     def set_weight_version(self, version: str) -> None:
         self.model.weight_version = version
 
-    def add_adapter(self, adapter: Adapter) -> None:
+    def add_adapter(self, adapter: Adapter) -> Adapter | None:
+        """Make it visible. Returns the least recently used one when there are now too many: it has to go."""
         self.adapters[adapter.name] = adapter
+        self.adapter_paths[adapter.name] = adapter.path
+        held = [other for other in self.adapters.values() if not other.retiring]
+        leaving = [other for other in held if other is not adapter and not other.pinned]
+        if len(held) <= self.limits.max_loras or not leaving:
+            return None
+        oldest = min(leaving, key=lambda other: other.last_used)
+        oldest.retiring = True
+        return oldest
 
     def remove_unused_adapter(self, adapter: Adapter) -> bool:
         """Remove unless an accepted request still uses it."""
@@ -170,11 +189,6 @@ class Engine:
         """Check and read an adapter without disturbing generation. Raises AdapterError."""
         if name in self.adapters:
             raise AdapterError(f"adapter {name!r} is already loaded; unload it first")
-        if len(self.adapters) >= self.limits.max_loras:
-            raise AdapterError(
-                f"{len(self.adapters)} adapters are loaded, the limit is {self.limits.max_loras}; unload one, "
-                f"or start the engine with a larger --max-loras"
-            )
         return load_adapter(name, Path(path), self.config, self.model.weights.dtype, self.limits.max_lora_rank)
 
     def read_model(self, path: str, weight_version: str | None) -> Model:

@@ -9,10 +9,11 @@ import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 
+from gpu_workers.engines.embedded.control import bring_back_adapters
 from gpu_workers.engines.embedded.engine import Engine
 from gpu_workers.engines.embedded.http import Json
-from gpu_workers.engines.embedded.params import parse_generate
-from gpu_workers.engines.embedded.request import Request
+from gpu_workers.engines.embedded.params import make_requests, read_generate
+from gpu_workers.engines.embedded.request import Request, RequestError
 
 
 def answer(engine: Engine, request: Request) -> dict[str, Any]:
@@ -49,8 +50,15 @@ def _input_logprobs(request: Request) -> list[list[Any]]:
 
 async def generate(http: HttpRequest) -> Response:
     engine: Engine = http.app.state.engine
-    requests, is_list = parse_generate(await http.body(), engine)
-    if requests[0].stream:
+    body = read_generate(await http.body())
+    try:
+        await bring_back_adapters(http, body.adapter_names())
+        requests, is_list = make_requests(body, engine)
+    except RequestError as error:
+        if not body.stream:
+            raise
+        return StreamingResponse(_refused(error), media_type="text/event-stream")
+    if body.stream:
         return StreamingResponse(_stream(engine, requests, is_list), media_type="text/event-stream")
     loop = asyncio.get_running_loop()
     done = [loop.create_future() for _ in requests]
@@ -102,6 +110,13 @@ def _abort(engine: Engine, requests: list[Request]) -> None:
 async def _disconnected(http: HttpRequest) -> None:
     while (await http.receive())["type"] != "http.disconnect":
         pass
+
+
+async def _refused(error: RequestError) -> AsyncIterator[bytes]:
+    """As SGLang refuses a stream: with an event after a 200."""
+    told = {"message": str(error), "type": "invalid_request_error", "code": 400, "retryable": False}
+    yield b"data: " + msgspec.json.encode({"error": told}) + b"\n\n"
+    yield b"data: [DONE]\n\n"
 
 
 async def _stream(engine: Engine, requests: list[Request], is_list: bool) -> AsyncIterator[bytes]:

@@ -23,7 +23,7 @@ FUSED = {
     "down": ("down_proj",),
 }
 _KEY = re.compile(r"layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)\.lora_([AB])(?:\.default)?\.weight$")
-_uids = itertools.count(1)
+_uids, _uses = itertools.count(1), itertools.count(1)
 
 
 class AdapterError(ValueError):
@@ -47,7 +47,13 @@ class Adapter:
     rank: int
     layers: list[dict[str, LowRank]]
     uid: int = field(default_factory=lambda: next(_uids))
+    pinned: bool = False  # never pushed out by another
+    last_used: int = field(default_factory=lambda: next(_uses))
     retiring: bool = False  # being unloaded: no new requests
+
+    def touch(self) -> None:
+        """A request names it now."""
+        self.last_used = next(_uses)
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,10 @@ class GenerateBody(msgspec.Struct, kw_only=True):
     lora_path: str | list[str | None] | None = None
     stream: bool = False
 
+    def adapter_names(self) -> set[str]:
+        named = self.lora_path if isinstance(self.lora_path, list) else [self.lora_path]
+        return {name for name in named if name}
+
 
 def parse_sampling(raw: dict[str, Any]) -> SamplingParams:
     """Validate one sampling_params object."""
@@ -95,12 +99,16 @@ def _require(condition: bool, message: str, value: Any) -> None:
         raise RequestError(f"sampling_params: {message}, got {value}")
 
 
-def parse_generate(raw: bytes, engine: Engine) -> tuple[list[Request], bool]:
-    """Requests of one body, n samples expanded, and whether it asked for a list."""
+def read_generate(raw: bytes) -> GenerateBody:
+    """Raises RequestError."""
     try:
-        body = msgspec.json.decode(raw, type=GenerateBody)
+        return msgspec.json.decode(raw, type=GenerateBody)
     except msgspec.DecodeError as error:
         raise RequestError(f"body: {error}") from error
+
+
+def make_requests(body: GenerateBody, engine: Engine) -> tuple[list[Request], bool]:
+    """Requests of one body, n samples expanded, and whether it asked for a list. Raises RequestError."""
     prompts, is_batch = _prompts(body, engine)
     count = len(prompts)
     samplings = _spread(body.sampling_params or {}, count, "sampling_params")
@@ -186,6 +194,7 @@ def find_adapter(engine: Engine, name: str | None) -> Adapter | None:
     if adapter is None or adapter.retiring:
         loaded = ", ".join(sorted(n for n, a in engine.adapters.items() if not a.retiring)) or "none"
         raise RequestError(f"adapter {name!r} is not loaded (loaded: {loaded}); load it with /load_lora_adapter")
+    adapter.touch()
     return adapter
 
 

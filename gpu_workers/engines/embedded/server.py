@@ -33,6 +33,7 @@ def build_app(engine: Engine) -> Starlette:
             Route("/load_lora_adapter", control.load_lora_adapter, methods=post),
             Route("/unload_lora_adapter", control.unload_lora_adapter, methods=post),
             Route("/update_weights_from_disk", control.update_weights_from_disk, methods=post),
+            Route("/weights_checker", control.weights_checker, methods=both),
             Route("/update_weight_version", control.update_weight_version, methods=post),
             Route("/model_info", model_info),
             Route("/get_model_info", model_info),
@@ -57,7 +58,7 @@ async def _bad_request(_: HttpRequest, error: Exception) -> Response:
 
 
 async def _stopped(_: HttpRequest, error: Exception) -> Response:
-    return error_response(str(error), 503)
+    return error_response(str(error), 500)  # 503 would say that it is worth waiting for
 
 
 def _engine(http: HttpRequest) -> Engine:

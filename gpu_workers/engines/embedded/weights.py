@@ -1,5 +1,6 @@
 """The base weights of a model in the form the forward pass wants: fused, packed, one dtype."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,7 @@ class LlamaWeights:
     norm: torch.Tensor
     head: PackedLinear
     dtype: torch.dtype
+    digest: str  # of every tensor as it was read, before packing
 
 
 class _Reader:
@@ -38,6 +40,7 @@ class _Reader:
 
     def __init__(self, folder: Path, dtype: torch.dtype) -> None:
         self.folder, self.dtype = folder, dtype
+        self.digest = hashlib.sha256(str(dtype).encode())
         files = sorted(folder.glob("*.safetensors"))
         if not files:
             raise EngineConfigError(f"{folder}: no .safetensors file; give the folder of a prepared model")
@@ -60,7 +63,10 @@ class _Reader:
             raise EngineConfigError(
                 f"{self.folder}: tensor {name} has shape {tuple(tensor.shape)}, config says {shape}"
             )
-        return tensor.to(self.dtype)
+        tensor = tensor.to(self.dtype).contiguous()
+        self.digest.update(name.encode())
+        self.digest.update(tensor.view(torch.uint8).numpy().data)
+        return tensor
 
 
 def load_weights(folder: Path, config: LlamaConfig, dtype: torch.dtype) -> LlamaWeights:
@@ -69,13 +75,9 @@ def load_weights(folder: Path, config: LlamaConfig, dtype: torch.dtype) -> Llama
     embedding = reader.get("model.embed_tokens.weight", config.vocab_size, config.hidden_size).clone()
     has_head = "lm_head.weight" in reader and not config.tied_embeddings
     head = reader.get("lm_head.weight", config.vocab_size, config.hidden_size) if has_head else embedding
-    return LlamaWeights(
-        embedding=embedding,
-        layers=tuple(_load_layer(reader, config, index) for index in range(config.num_layers)),
-        norm=reader.get("model.norm.weight", config.hidden_size).clone(),
-        head=PackedLinear(head),
-        dtype=dtype,
-    )
+    layers = tuple(_load_layer(reader, config, index) for index in range(config.num_layers))
+    norm = reader.get("model.norm.weight", config.hidden_size).clone()
+    return LlamaWeights(embedding, layers, norm, PackedLinear(head), dtype, reader.digest.hexdigest())
 
 
 def _load_layer(reader: _Reader, config: LlamaConfig, index: int) -> LayerWeights:

@@ -116,6 +116,7 @@ def data_environment(env: Env) -> dict[str, str]:
         "CELERY_BROKER_URL": env.celery_broker_url,
         "OBJECT_STORE_URL": env.object_store_url,
         "ROLLOUT_ENGINE_URLS": ",".join(env.engine_urls),
+        "ROLLOUT_ROUTER_URL": env.router_url,
         "RATCHET_CONTROL_URL": f"http://127.0.0.1:{env.port}",
         "RATCHET_TRAINER_RANKS": str(env.trainer_ranks),
         "OMP_NUM_THREADS": threads,

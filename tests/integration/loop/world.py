@@ -5,7 +5,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
@@ -33,8 +33,10 @@ HEADER = {
 }
 
 
-def tasks() -> list[dict[str, Any]]:
-    sizes = {"train": 24, "dev": 6, "heldout": 24, "regression": 6}
+SIZES = {"train": 24, "dev": 6, "heldout": 24, "regression": 6}
+
+
+def tasks(sizes: Mapping[str, int] = SIZES) -> list[dict[str, Any]]:
     return [
         {
             "key": f"{split}-{number}",
@@ -106,10 +108,10 @@ def manage(machine: Machine, *arguments: str) -> str:
     return done.stdout
 
 
-def people(machine: Machine) -> dict[str, Person]:
+def people(machine: Machine, base_model: str = "tiny") -> dict[str, Person]:
     """Project demo with its people, each with a token; the base model is registered."""
     manage(machine, "bootstrap")
-    manage(machine, "register_base_model", "tiny")
+    manage(machine, "register_base_model", base_model)
     script = (
         "import json; from apps.accounts.models import User; from apps.accounts.services import issue_token; "
         "print(json.dumps({u.username: issue_token(user=u, name='t', by=None).secret for u in User.objects.all()}))"
@@ -118,10 +120,12 @@ def people(machine: Machine) -> dict[str, Person]:
     return {name: Person(machine, name, token) for name, token in tokens.items()}
 
 
-def prepare(someone: Person, owner: Person) -> None:
+def prepare(
+    someone: Person, owner: Person, *, base_model: str = "tiny", rows: list[dict[str, Any]] | None = None
+) -> None:
     """Suite ready, prompted policy made and in production."""
-    suite = someone.post("suites/", {"project": "demo", "header": HEADER, "tasks": tasks()})
+    suite = someone.post("suites/", {"project": "demo", "header": HEADER, "tasks": rows or tasks()})
     ready = someone.wait(f"suites/{suite['id']}/", lambda s: s["state"] != "checking")
     assert ready["state"] == "ready", ready
-    someone.post("policies/", {"project": "demo", "slug": "prompted", "base_model": "tiny"})
+    someone.post("policies/", {"project": "demo", "slug": "prompted", "base_model": base_model})
     owner.post("channels/", {"project": "demo", "name": "production", "policy": "prompted"})

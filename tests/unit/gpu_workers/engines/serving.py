@@ -4,7 +4,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -16,14 +16,12 @@ from gpu_workers.engines.embedded.launch import build_engine, build_server
 from gpu_workers.models.folder import write_json
 
 torch.set_num_threads(1)
-MODULES = {
-    "self_attn.q_proj": (128, 128),
-    "self_attn.k_proj": (64, 128),
-    "self_attn.v_proj": (64, 128),
-    "self_attn.o_proj": (128, 128),
-    "mlp.gate_proj": (384, 128),
-    "mlp.up_proj": (384, 128),
-    "mlp.down_proj": (128, 384),
+TINY = {
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
 }
 
 
@@ -54,14 +52,22 @@ def serving(model: Path, *options: str) -> Iterator[tuple[str, Engine]]:
 
 
 def make_adapter(
-    folder: Path, *, seed: int = 0, rank: int = 4, alpha: float = 8.0, std: float = 0.2, num_layers: int = 2
+    folder: Path,
+    *,
+    seed: int = 0,
+    rank: int = 4,
+    alpha: float = 8.0,
+    std: float = 0.2,
+    model: Mapping[str, int] = TINY,
+    num_layers: int = 0,
 ) -> Path:
-    """A PEFT folder with random matrices on every linear layer of the tiny model."""
+    """A PEFT folder with random matrices on every linear layer of a model, the tiny one unless told otherwise."""
     folder.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
-    for layer in range(num_layers):
-        for name, (out_size, in_size) in MODULES.items():
+    modules = _modules(model)
+    for layer in range(num_layers or model["num_hidden_layers"]):
+        for name, (out_size, in_size) in modules.items():
             key = f"base_model.model.model.layers.{layer}.{name}"
             tensors[f"{key}.lora_A.weight"] = torch.randn(rank, in_size, generator=generator) * std
             tensors[f"{key}.lora_B.weight"] = torch.randn(out_size, rank, generator=generator) * std
@@ -73,7 +79,22 @@ def make_adapter(
         "lora_alpha": alpha,
         "lora_dropout": 0.0,
         "bias": "none",
-        "target_modules": [name.rpartition(".")[2] for name in MODULES],
+        "target_modules": [name.rpartition(".")[2] for name in modules],
     }
     write_json(folder / "adapter_config.json", config)
     return folder
+
+
+def _modules(model: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """(out, in) of the linear layers of a Llama, from its config.json."""
+    hidden, inner = model["hidden_size"], model["intermediate_size"]
+    kv = hidden * model["num_key_value_heads"] // model["num_attention_heads"]
+    return {
+        "self_attn.q_proj": (hidden, hidden),
+        "self_attn.k_proj": (kv, hidden),
+        "self_attn.v_proj": (kv, hidden),
+        "self_attn.o_proj": (hidden, hidden),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }

@@ -76,5 +76,7 @@ async def test_an_engine_of_another_base_is_refused_before_loading(
 
 
 async def test_a_full_engine_says_so(store: ObjectStore, item: AdapterInstall, tmp_path: Path) -> None:
-    with pytest.raises(WorkerError, match="limit is 0"):
-        await AdapterTransfer([("a", ScriptedEngine(max_adapters=0))], store, tmp_path).install([item], [])
+    """An engine makes room by itself: what was pushed out again by the end was not installed."""
+    other = AdapterInstall(name="r@v2", uri=item.uri, sha256=item.sha256)
+    with pytest.raises(WorkerError, match=r"no longer lists r@v1"):
+        await AdapterTransfer([("a", ScriptedEngine(max_adapters=1))], store, tmp_path).install([item, other], [])
