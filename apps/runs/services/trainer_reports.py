@@ -138,8 +138,7 @@ def _compare_replayed(run: Run, attempt: RunAttempt, known: Checkpoint, body: St
         message = (
             f"Version {body.version} computed again by attempt {attempt.number} differs from what attempt "
             f"{known.attempt} published (digest {body.sha256[:12]}… against {known.sha256[:12]}…), so the run cannot "
-            "go on exactly. Its trainer ran on another machine, number of threads or build: retry the run, or start a "
-            f"new one from the adapter of version {known.version}."
+            "go on exactly. Its trainer ran on another machine, number of threads or build: retry the run."
         )
         end_run(run, RunState.FAILED, code="resume_diverged", message=message)
         return ""
