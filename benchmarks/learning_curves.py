@@ -1,11 +1,12 @@
-"""Claim: every algorithm improves SmolLM2-135M-Instruct on held-out tasks, by the whole machine and not the trainer alone.
+"""Claim: every algorithm improves SmolLM2-135M-Instruct on held-out tasks, trained by the whole machine.
 
 One run of `grpo`, `gspo`, `ppo` or `sft` on the toolbox suite, submitted, watched and judged through the REST API of a
-control plane of its own: real engine, sandboxed tools, trainer and reconciler. The policy starts with two worked examples
-in its prompt; the supervised one learns without them. GSPO and PPO make several updates a batch, so that clipping acts.
-Every second version is evaluated greedily on the same 64 dev tasks (families of things that training never names), and
-a gate plays the start and the result, interleaved, on the 120 held-out tasks. With `--figure` the curve is added to an
-SVG. Prints one JSON object. Run: `python benchmarks/learning_curves.py grpo [--figure FILE] [--home HOME]` (10 minutes).
+control plane of its own: real engine, sandboxed tools, trainer and reconciler. The policy starts with two worked
+examples in its prompt; the supervised one learns without them. GSPO and PPO make several updates a batch, so that
+clipping acts. Every second version is evaluated greedily on the same 64 dev tasks (families of things that training
+never names), and a gate plays the start and the result, interleaved, on the 120 held-out tasks.
+Prints one JSON object. Run: `python benchmarks/learning_curves.py grpo [--home HOME]` (10 minutes); the figure of
+several: `python benchmarks/learning_curves.py --draw FILE.svg RESULT.json …`.
 """
 
 import argparse
@@ -19,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "platform"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "platform"), str(ROOT), str(ROOT / "benchmarks")]
+
+from _figure import Line, Panel, draw  # noqa: E402
 
 PROJECT = "curves"
 ROLLOUT = {"prompts_per_batch": 8, "group_size": 8, "max_staleness": 1, "max_new_tokens": 40, "num_shots": 2}
@@ -46,21 +49,26 @@ SERIES = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=sorted(SPECS))
+    parser.add_argument("kind", nargs="?", choices=sorted(SPECS), default="grpo")
     parser.add_argument("--home", type=Path, help="keep the control plane's state here, for further runs on it")
-    parser.add_argument("--figure", type=Path, help="write the curve as an SVG")
+    parser.add_argument("--output", type=Path, help="write the result here too")
+    parser.add_argument("--draw", type=Path, nargs="+", metavar="FILE", help="an SVG to write, and results to draw")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
-        result = measure(options.kind)
-        if options.figure:
-            options.figure.write_text(figure(result))
-        print(json.dumps(result))
+        text = json.dumps(measure(options.kind))
+        print(text)
+        if options.output:
+            options.output.write_text(text + "\n")
+        return
+    if options.draw:
+        target, *results = options.draw
+        target.write_text(draw([panel(json.loads(path.read_text())) for path in results]))
         return
     with tempfile.TemporaryDirectory(prefix="ratchet-bench-") as scratch:
         home = options.home.resolve() if options.home else Path(scratch)
         command = f"{sys.executable} {__file__} {options.kind} --inside"
-        command += f" --figure {options.figure.resolve()}" if options.figure else ""
+        command += f" --output {options.output.resolve()}" if options.output else ""
         environment = {**os.environ, "RATCHET_HOME": str(home), "PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}"}
         up = [sys.executable, "-m", "ratchet.services", "up", "--without", "gateway", "--exit", "--then", command]
         raise SystemExit(subprocess.run(up, cwd=ROOT, env=environment, check=False).returncode)
@@ -100,10 +108,13 @@ def measure(kind: str) -> dict[str, Any]:
 
 def prepare() -> Any:
     """A project with the suite and the prompted policy in production, and the demo's client."""
+    import logging
+
     import django
 
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "ratchet.settings.development")
     django.setup()
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line a request
     from django.core.management import call_command
 
     from ratchet.demo import plan
@@ -121,6 +132,30 @@ def prepare() -> Any:
     demo.suite(PROJECT, "toolbox")
     demo.channel(PROJECT, "prompted")
     return demo
+
+
+def panel(result: dict[str, Any]) -> Panel:
+    """Success on the dev tasks by version, and what the trained batches showed by step."""
+    dev = sorted((int(version), share, n) for version, (share, n) in result["dev"].items())
+    lines = [
+        Line(
+            "success on dev tasks, greedy (95 % Wilson)",
+            [(version, share) for version, share, _ in dev],
+            [wilson(share, n) for _, share, n in dev],
+        )
+    ]
+    for name, label in (("train/reward_mean", "reward of the batch"), ("train/clip_fraction", "share clipped")):
+        values = result["series"].get(name, {})
+        if any(values.values()):
+            lines.append(Line(label, sorted((int(k), v) for k, v in values.items()), dashed=True))
+    return Panel(result["kind"].upper(), "version", lines)
+
+
+def wilson(share: float, n: int, z: float = 1.96) -> tuple[float, float]:
+    """95 % interval of a share of n."""
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
+    return centre - half, centre + half
 
 
 if __name__ == "__main__":

@@ -65,6 +65,9 @@ class ScriptedPlane(TrainerPart):
     def send_train(self, job: TrainJob) -> None:
         self.trains.append(over_the_wire(job, TrainJob))
 
+    def count_waiting_trainings(self) -> int:
+        return len(self.trains)
+
     def send_fleet(self, job: FleetJob) -> None:
         self.fleet.append(over_the_wire(job, FleetJob))
 
@@ -90,6 +93,7 @@ class ScriptedPlane(TrainerPart):
         for name in (
             "send_rollout",
             "send_train",
+            "count_waiting_trainings",
             "send_fleet",
             "put",
             "request_advance",
