@@ -83,17 +83,20 @@ def measure(kind: str) -> dict[str, Any]:
     run = demo.wait_run(demo.submit(PROJECT, spec, key))
     train_seconds = time.monotonic() - started
     gate = demo.wait_gate(demo.open_gate(PROJECT, "toolbox", run["result"], run["id"]))
+    return {"spec": spec, "run_seconds": round(train_seconds)} | report(api, kind, run["id"], gate)
+
+
+def report(api: Any, kind: str, run_id: str, gate: dict[str, Any]) -> dict[str, Any]:
+    """The curve and the held-out outcome of a run that is over."""
     series = {
         row["name"]: dict(zip(row["steps"], row["values"], strict=True))
-        for row in api.get(f"runs/{run['id']}/metrics/", name=list(SERIES))
+        for row in api.get(f"runs/{run_id}/metrics/", name=list(SERIES))
     }
-    checkpoints = api.get(f"runs/{run['id']}/checkpoints/")
+    checkpoints = api.list(f"runs/{run_id}/checkpoints/")
     arms = gate["report"]["arms"]
     return {
         "kind": kind,
-        "spec": spec,
         "load": round(os.getloadavg()[0], 1),
-        "run_seconds": round(train_seconds),
         "trainer_cpu_seconds": max(c["train_cpu_seconds"] or 0 for c in checkpoints),
         "dev": {c["version"]: [c["dev_success"], c["dev_n"]] for c in checkpoints if c["dev_n"]},
         "series": series,

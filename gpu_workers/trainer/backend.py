@@ -86,6 +86,7 @@ class PolicyTrainer:
             self.spec.algorithm,
             max_tokens=self.spec.rollout.max_new_tokens,
             context_length=self.context_length,
+            vocab_size=self.policy.vocab_size,
             drop_zero_variance=drops_zero_variance(self.spec),
         )
         rows = pack(batch.sequences, max_row_tokens=self.max_row_tokens)
