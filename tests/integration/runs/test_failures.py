@@ -247,6 +247,17 @@ def test_too_many_failures_halt_the_run(world, make_plane):
     assert selectors.ledger(run).adds_up
 
 
+def test_groups_that_are_all_rejected_halt_the_run(world, make_plane):
+    plane = make_plane()
+    report = plane.report_group
+    plane.report_group = lambda job: report(job, [0.0, 1.0, 1.0, 0.0, 1.0])  # one episode more than was asked for
+    run = plane.submit(world, run_spec())
+    plane.play(until=lambda: fresh(run).state == RunState.HALTED)
+    assert fresh(run).status_code == "error_share"
+    assert "the report holds 5 episodes, 4 were asked for" in fresh(run).status_message
+    assert selectors.ledger(run).adds_up
+
+
 def test_no_spread_of_reward_for_long_halts_the_run(world, make_plane):
     plane = make_plane(zero_variance=1.0)
     run = plane.submit(world, run_spec())
