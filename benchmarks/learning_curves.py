@@ -36,9 +36,11 @@ SPECS: dict[str, dict[str, Any]] = {
     "ppo": RL | {"algorithm": {"kind": "ppo", "num_updates_per_batch": 2}},
     "sft": RL
     | {
+        "max_train_tasks": 240,
         "algorithm": {"kind": "sft", "sft_batch_size": 8, "sft_epochs": 1.0},
         "rollout": ROLLOUT | {"num_shots": 0},
         "optimiser": {"learning_rate": 5e-4, "warmup_steps": 3},
+        "evaluation": {"dev_every": 10, "dev_tasks": 64},
     },
 }
 SERIES = (
@@ -77,7 +79,7 @@ def main() -> None:
 def measure(kind: str) -> dict[str, Any]:
     """Train and judge; what the API says of both."""
     demo = prepare()
-    api, key = demo.engineer, f"{kind}-{time.time():.0f}"
+    api, key = demo.engineer, f"curve-{kind}"  # with --home, what an earlier call began is gone on with
     started = time.monotonic()
     spec = SPECS[kind] | {"name": f"learning curve: {kind}"}
     run = demo.wait_run(demo.submit(PROJECT, spec, key))

@@ -156,7 +156,9 @@ def _with_nan(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _health(body: StepReport) -> dict[str, float | None]:
-    """What the stop rules look at; JSON has no NaN."""
+    """What the stop rules look at; JSON has no NaN. A batch without a usable token says nothing of the model."""
+    if body.metrics.get("train/num_sampled_tokens") == 0:
+        return {}
     found = {name: body.metrics[name] for name in HEALTH_METRICS if name in body.metrics}
     return {name: value if math.isfinite(value) else None for name, value in found.items()}
 
