@@ -97,7 +97,7 @@ def main() -> None:
             temperature=1.0,
             learning_rate=2e-4,
             max_grad_norm=1.0,
-            max_steps=1 + JOB["repeats"],
+            max_steps=1 + JOB["steps"],
             logging_strategy="no",
             save_strategy="no",
             report_to=[],

@@ -6,6 +6,8 @@ processor has it, 8 prompts of ~145 tokens × 8 completions × 64 tokens. The tr
 completions on both sides (sampled once by our engine); the whole step samples its own, on TRL's side by transformers'
 `generate`, its backend without a GPU. TRL is measured with gradient checkpointing on (its default) and off and at
 several micro-batches; its best speed is quoted against our speed, its lowest memory against our memory.
+Each measurement is a process of its own, one after another, the two sides in turns; `--prefix` is put before each (for
+`taskset`, or a lock that other work respects). TRL's settings are compared once, its best one then `--repeats` times.
 TRL lives in a virtual environment of its own: `--trl-python`, by default made under HOME (pinned below).
 Prints one JSON object. Run on a quiet machine: `python benchmarks/trainer_vs_trl.py [--home HOME] [--threads N]`.
 """
@@ -14,6 +16,7 @@ import argparse
 import asyncio
 import json
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -46,30 +49,33 @@ def trl_python(home: Path) -> Path:
     return python
 
 
-def sample(folder: Path, threads: int, repeats: int) -> dict[str, Any]:
+def sample(job: dict[str, Any]) -> dict[str, Any]:
     """Our engine in its own process: seconds to sample all completions, the completions, its peak memory."""
     from engine_vs_transformers import GROUP_SIZE, EngineSide, endless_copy, make_prompts
     from transformers import AutoTokenizer
 
+    folder = Path(job["model"])
     tokenizer = AutoTokenizer.from_pretrained(folder)
     prompts = make_prompts(tokenizer)
-    os.environ["OMP_NUM_THREADS"] = str(threads)
     with tempfile.TemporaryDirectory() as scratch:
         engine = EngineSide(endless_copy(folder, Path(scratch) / "model"), Path(scratch) / "engine.log")
         try:
             asyncio.run(engine.run([prompt[:8] for prompt in prompts]))  # first-use costs of the kernels
             walls: list[float] = []
+            cpus: list[float] = []
             answers: list[Any] = []
-            for _ in range(repeats):
+            for _ in range(2):
                 started = time.perf_counter()
-                _, answers = asyncio.run(engine.run(prompts))
+                cpu, answers = asyncio.run(engine.run(prompts))
                 walls.append(time.perf_counter() - started)
+                cpus.append(cpu)
             memory = engine.peak_memory_bytes()
         finally:
             engine.stop()
     groups = [answers[start : start + GROUP_SIZE] for start in range(0, len(answers), GROUP_SIZE)]
     return {
-        "seconds": statistics.median(walls),
+        "generation_seconds": walls,
+        "generation_cpu_seconds": cpus,
         "peak_memory_bytes": memory,
         "prompts": prompts,
         "texts": tokenizer.batch_decode(prompts),
@@ -113,7 +119,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
             )
         groups.append(TrainGroup(f"g{index}", 0, encode_group(members, {})))
     walls, cpus = [], []
-    for step in range(1 + job["repeats"]):
+    for step in range(1 + job["steps"]):
         wall, cpu = time.perf_counter(), time.process_time()
         trainer.step(f"batch-{step}", groups)
         walls.append(time.perf_counter() - wall)
@@ -123,19 +129,20 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     return {"training_seconds": walls[1:], "training_cpu_seconds": cpus[1:], "peak_memory_bytes": peak}
 
 
-def run_side(python: Path, script: list[str], job: dict[str, Any]) -> dict[str, Any]:
+def run_side(command: list[str], job: dict[str, Any]) -> dict[str, Any]:
     """One side's process; raises SystemExit with the end of its output when it fails."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(job, file)
         file.flush()
         environment = {**os.environ, "OMP_NUM_THREADS": str(job["threads"]), "TRL_EXPERIMENTAL_SILENCE": "1"}
-        done = subprocess.run(
-            [python, *script, file.name], capture_output=True, text=True, env=environment, check=False
-        )
+        done = subprocess.run([*command, file.name], capture_output=True, text=True, env=environment, check=False)
     for line in done.stdout.splitlines():
         if line.startswith("RESULT "):
-            return dict(json.loads(line.removeprefix("RESULT ")))
-    raise SystemExit(f"{script} failed ({done.returncode}):\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+            result = dict(json.loads(line.removeprefix("RESULT ")))
+            seconds = {name: value for name, value in result.items() if name.endswith("_seconds")}
+            print(json.dumps({"load": round(os.getloadavg()[0], 1), **seconds}), file=sys.stderr, flush=True)
+            return result
+    raise SystemExit(f"{command} failed ({done.returncode}):\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
 
 
 def main() -> int:
@@ -145,10 +152,12 @@ def main() -> int:
     parser.add_argument("--trl-python", type=Path)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--side", help=argparse.SUPPRESS)
+    parser.add_argument("--prefix", default="", help="command before each measured process")
+    parser.add_argument("--side", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:
-        print("RESULT " + json.dumps(train(json.loads(Path(options.side).read_text()))))
+        side = {"train": train, "sample": sample}[options.side[0]]
+        print("RESULT " + json.dumps(side(json.loads(Path(options.side[1]).read_text()))))
         return 0
 
     from gpu_workers.models import smollm2
@@ -156,70 +165,99 @@ def main() -> int:
 
     home = options.home.resolve()
     folder = smollm2.prepare(home)
-    python = options.trl_python or trl_python(home)
-    sampled = sample(folder, options.threads, options.repeats)
-    job = {
-        "model": str(folder),
-        "threads": options.threads,
-        "repeats": options.repeats,
-        "group_size": len(sampled["completions"][0]),
-        "new_tokens": len(sampled["completions"][0][0]),
+    prefix = shlex.split(options.prefix)
+    ours = [*prefix, sys.executable, __file__, "--side"]
+    theirs = [*prefix, str(options.trl_python or trl_python(home)), str(ROOT / "benchmarks/_trl_side.py")]
+    job: dict[str, Any] = {"model": str(folder), "threads": options.threads, "steps": 1}
+    sampled = [run_side([*ours, "sample"], job)]
+    first = sampled[0]
+    job |= {
+        "group_size": len(first["completions"][0]),
+        "new_tokens": len(first["completions"][0][0]),
         "bf16": "bfloat16" in str(compute_dtype(folder)),
-        **{key: sampled[key] for key in ("prompts", "texts", "completions", "logprobs")},
+        **{key: first[key] for key in ("prompts", "texts", "completions", "logprobs")},
     }
-    ours = run_side(Path(sys.executable), [__file__, "--side"], job)
-    settings: dict[str, dict[str, Any]] = {}
+    settings: dict[str, list[dict[str, Any]]] = {}
+    jobs: dict[str, dict[str, Any]] = {}
     for checkpointing, size in SETTINGS:
-        setting = {"gradient_checkpointing": checkpointing, "micro_batch": size, "generate": False}
         name = f"micro-batch {size}, gradient checkpointing {'on' if checkpointing else 'off'}"
-        settings[name] = run_side(python, [str(ROOT / "benchmarks/_trl_side.py")], {**job, **setting})
-        settings[name]["setting"] = setting
-    best = min(settings.values(), key=lambda row: statistics.median(row["training_seconds"]))
-    generating = {**job, **best["setting"], "generate": True}
-    whole = run_side(python, [str(ROOT / "benchmarks/_trl_side.py")], generating)
+        jobs[name] = job | {"gradient_checkpointing": checkpointing, "micro_batch": size, "generate": False}
+        settings[name] = [run_side(theirs, jobs[name])]
+    best = min(settings, key=lambda name: middle(settings[name], "training_seconds"))
+    trained, whole = [], []
+    for number in range(options.repeats):
+        trained.append(run_side([*ours, "train"], job))
+        if number:
+            sampled.append(run_side([*ours, "sample"], job))
+            settings[best].append(run_side(theirs, jobs[best]))
+        whole.append(run_side(theirs, jobs[best] | {"generate": True}))
+    result = compare(job, trained, sampled, settings, best, whole)
+    print(json.dumps(result, indent=2))
+    return 0 if result["holds"] else 1
 
-    num_completions = len(job["prompts"]) * job["group_size"]
-    our_training = statistics.median(ours["training_seconds"])
-    our_step = our_training + sampled["seconds"]
-    their_training = statistics.median(best["training_seconds"])
-    their_step = statistics.median(whole["step_seconds"])
-    memory = ours["peak_memory_bytes"] + sampled["peak_memory_bytes"]
-    # The memory is quoted against TRL's leanest setting, with generation, which is in the same process there.
-    their_memory = min(row["peak_memory_bytes"] for row in [whole, *settings.values()])
-    training_ratio, step_ratio = their_training / our_training, their_step / our_step
-    cpu_ratio = statistics.median(best["training_cpu_seconds"]) / statistics.median(ours["training_cpu_seconds"])
-    result = {
+
+def middle(rows: list[dict[str, Any]], name: str) -> float:
+    """Median over every measured step of every process."""
+    return statistics.median(value for row in rows for value in row[name])
+
+
+def peak(rows: list[dict[str, Any]]) -> int:
+    return max(int(row["peak_memory_bytes"]) for row in rows)
+
+
+def compare(
+    job: dict[str, Any],
+    trained: list[dict[str, Any]],
+    sampled: list[dict[str, Any]],
+    settings: dict[str, list[dict[str, Any]]],
+    best: str,
+    whole: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """Rates, ratios and memory, with TRL's fastest setting for speed and its leanest for memory."""
+    count = len(job["prompts"]) * job["group_size"]
+    our_training, our_generation = middle(trained, "training_seconds"), middle(sampled, "generation_seconds")
+    their_training, their_step = middle(settings[best], "training_seconds"), middle(whole, "step_seconds")
+    memory = peak(trained) + peak(sampled)
+    # With generation, which is in the same process there.
+    their_memory = min(peak(rows) for rows in [whole, *settings.values()])
+    training_ratio, step_ratio = their_training / our_training, their_step / (our_training + our_generation)
+    our_cpu = middle(trained, "training_cpu_seconds") + middle(sampled, "generation_cpu_seconds")
+    return {
         "claim": f"training {TRAINING_AIM}×, whole step {STEP_AIM}× as fast as TRL, {MEMORY_AIM} of its memory",
-        "threads": options.threads,
-        "completions": num_completions,
+        "threads": job["threads"],
+        "load": round(os.getloadavg()[0], 1),
+        "completions": count,
         "bf16": job["bf16"],
         "ours": {
-            "training_completions_per_second": round(num_completions / our_training, 2),
-            "generation_seconds": round(sampled["seconds"], 2),
-            "step_seconds": round(our_step, 2),
-            "trainer_peak_mib": ours["peak_memory_bytes"] >> 20,
-            "engine_peak_mib": sampled["peak_memory_bytes"] >> 20,
+            "training_completions_per_second": round(count / our_training, 2),
+            "training_seconds": [round(value, 2) for row in trained for value in row["training_seconds"]],
+            "generation_seconds": [round(value, 2) for row in sampled for value in row["generation_seconds"]],
+            "trainer_peak_mib": peak(trained) >> 20,
+            "engine_peak_mib": peak(sampled) >> 20,
         },
         "trl_training": {
             name: {
-                "completions_per_second": round(num_completions / statistics.median(row["training_seconds"]), 2),
-                "peak_mib": row["peak_memory_bytes"] >> 20,
+                "completions_per_second": round(count / middle(rows, "training_seconds"), 2),
+                "training_seconds": [round(value, 2) for row in rows for value in row["training_seconds"]],
+                "peak_mib": peak(rows) >> 20,
             }
-            for name, row in settings.items()
+            for name, rows in settings.items()
         },
         "trl_whole_step": {
-            "generation_seconds": round(statistics.median(whole["generation_seconds"]), 2),
-            "step_seconds": round(their_step, 2),
-            "peak_mib": whole["peak_memory_bytes"] >> 20,
+            "generation_seconds": [round(value, 2) for row in whole for value in row["generation_seconds"]],
+            "step_seconds": [round(value, 2) for row in whole for value in row["step_seconds"]],
+            "peak_mib": peak(whole) >> 20,
         },
         "training_ratio": round(training_ratio, 2),
-        "training_ratio_of_cpu_seconds": round(cpu_ratio, 2),
+        "training_ratio_of_cpu_seconds": round(
+            middle(settings[best], "training_cpu_seconds") / middle(trained, "training_cpu_seconds"), 2
+        ),
         "step_ratio": round(step_ratio, 2),
-        "trainer_memory_ratio": round(ours["peak_memory_bytes"] / their_memory, 2),
+        "step_ratio_of_cpu_seconds": round(middle(whole, "step_cpu_seconds") / our_cpu, 2),
+        "trainer_memory_ratio": round(peak(trained) / their_memory, 2),
         "trainer_and_engine_memory_ratio": round(memory / their_memory, 2),
+        "holds": training_ratio >= TRAINING_AIM and step_ratio >= STEP_AIM and memory <= MEMORY_AIM * their_memory,
     }
-    print(json.dumps(result, indent=2))
-    return 0 if training_ratio >= TRAINING_AIM and step_ratio >= STEP_AIM and memory <= MEMORY_AIM * their_memory else 1
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Celery jobs of runs: ids or messages in, one service call each."""
 
 import logging
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ from celery import shared_task
 from django.core.exceptions import ValidationError
 from django.db import OperationalError, transaction
 from django.utils import timezone
+from kombu.exceptions import OperationalError as BrokerError
 
 from apps.runs import messaging, reconciler
 from apps.runs.models import AttemptState, Run, RunAttempt
@@ -73,6 +75,7 @@ def tick() -> int:
 def reap_leases() -> int:
     """End attempts whose lease expired and have their runs advanced."""
     now = timezone.now()
+    _look_for_lost_jobs(now)
     late = RunAttempt.objects.exclude(state=AttemptState.ENDED).filter(lease_expires_at__lt=now)
     count = 0
     for attempt in late.select_related("run"):
@@ -88,3 +91,15 @@ def reap_leases() -> int:
             after_commit(messaging.request_advance, run.id)
             count += 1
     return count
+
+
+def _look_for_lost_jobs(now: datetime) -> None:
+    if not RunAttempt.objects.filter(state=AttemptState.SENT).exists():
+        return
+    try:
+        num_waiting = messaging.count_waiting_trainings()
+    except BrokerError as error:
+        logger.warning("the train queue could not be counted: %s", error)
+        return
+    if num_waiting is not None:
+        attempts.shorten_taken(num_waiting, now)

@@ -5,6 +5,7 @@ from uuid import UUID
 
 import msgspec
 from kombu import Queue
+from kombu.exceptions import ChannelError
 
 from gpu_workers.contracts import queues
 from gpu_workers.contracts.messages import BatchMessage, FleetJob, GroupSignal, RolloutJob, StopMessage, TrainJob
@@ -25,6 +26,17 @@ def send_reproduce(job: ReproduceJob) -> None:
 
 def send_train(job: TrainJob) -> None:
     _send(queues.JOB_TRAIN, queues.TRAIN, job)
+
+
+def count_waiting_trainings() -> int | None:
+    """Trainer jobs that no worker has taken yet. None: unknown, since other brokers than Redis let workers reserve."""
+    with app.connection_for_read() as connection:
+        if connection.transport.driver_type != "redis":
+            return None
+        try:
+            return int(connection.default_channel.queue_declare(queues.TRAIN, passive=True).message_count)
+        except ChannelError:  # Redis keeps no empty list
+            return 0
 
 
 def send_fleet(job: FleetJob) -> None:

@@ -74,7 +74,7 @@ class _Reconciliation:
             return False
         message = (
             f"The stored RunSpec is not the one that was submitted (its hash is no longer {self.run.spec_hash[:12]}…): "
-            "restore it, or submit the spec that is wanted as a new run from the last checkpoint."
+            "restore it, or submit the spec that is wanted as a new run."
         )
         end_run(self.run, RunState.FAILED, code="spec_changed", message=message)
         return True

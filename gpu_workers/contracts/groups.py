@@ -24,6 +24,8 @@ from gpu_workers.contracts.enums import (
 )
 
 FORMAT_VERSION = "1"
+MAX_REWARD = 1e6  # verifiers score from 0 to 1; what is beyond this is no reward but an accident
+ROUNDING = 1e-3  # of a log-prob of almost 0
 
 
 class GroupFileError(ValueError):
@@ -51,16 +53,24 @@ class EpisodeTokens:
             if len(getattr(self, name)) != length:
                 raise GroupFileError(f"episode {index}: {name} has {len(getattr(self, name))} entries, tokens {length}")
         sampled = self.mask == 1
+        if (self.mask > 1).any():
+            raise GroupFileError(f"episode {index}: the mask has an entry that is neither 0 nor 1")
+        if (self.tokens < 0).any():
+            raise GroupFileError(f"episode {index}: token {self.tokens.min()} is none")
         if not np.isfinite(self.logprobs[sampled]).all():
             raise GroupFileError(f"episode {index}: a behaviour log-prob is NaN or infinite")
+        if (self.logprobs[sampled] > ROUNDING).any():
+            raise GroupFileError(f"episode {index}: behaviour log-prob {self.logprobs[sampled].max():g} is above 0")
         if (self.versions[sampled] < 0).any():
             raise GroupFileError(f"episode {index}: a sampled token has no policy version")
-        if self.reward is not None and not np.isfinite(self.reward):
-            raise GroupFileError(f"episode {index}: reward is {self.reward}")
+        if self.reward is not None and not (np.isfinite(self.reward) and abs(self.reward) <= MAX_REWARD):
+            raise GroupFileError(f"episode {index}: reward is {self.reward}, not a number within ±{MAX_REWARD:g}")
 
 
 def encode_group(episodes: list[EpisodeTokens], metadata: dict[str, str]) -> bytes:
-    """Flatten the episodes with offsets [E+1] into one safetensors file."""
+    """Flatten the episodes with offsets [E+1] into one safetensors file. Raises GroupFileError."""
+    if not episodes:
+        raise GroupFileError("a group without episodes")
     for index, episode in enumerate(episodes):
         episode.check(index)
     offsets = np.cumsum([0] + [len(e.tokens) for e in episodes]).astype(np.int64)
@@ -83,6 +93,14 @@ def decode_group(data: bytes) -> list[EpisodeTokens]:
     except SafetensorError as error:
         raise GroupFileError(f"not a group file: {error}") from error
     offsets = arrays["offsets"]
+    if (
+        len(offsets) != len(arrays["rewards"]) + 1
+        or offsets[-1] != len(arrays["tokens"])
+        or (np.diff(offsets) < 0).any()
+    ):
+        raise GroupFileError(
+            f"offsets of {len(offsets)} entries do not cut {len(arrays['tokens'])} tokens into episodes"
+        )
     episodes = []
     for index, (start, stop) in enumerate(pairwise(offsets)):
         reward = float(arrays["rewards"][index])

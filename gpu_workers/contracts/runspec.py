@@ -22,6 +22,8 @@ Tries = Annotated[int, msgspec.Meta(ge=1, le=100)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 PositiveFloat = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Decay = Annotated[float, msgspec.Meta(ge=0, lt=1)]  # of Adam's averages
+Temperature = Annotated[float, msgspec.Meta(ge=0.01, le=100)]  # below it all probability but one token's rounds to 0
 NonNegative = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 
 
@@ -104,8 +106,8 @@ class OptimiserSpec(_Spec, frozen=True, kw_only=True):
     decay: bool = False  # short for schedule linear
     schedule: Schedule = Schedule.CONSTANT
     min_rate_share: Fraction = 0.0  # of the rate, where a schedule ends
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.95
+    beta1: Decay = 0.9
+    beta2: Decay = 0.95
     weight_decay: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     grad_clip: PositiveFloat = 1.0
 
@@ -131,7 +133,7 @@ class AlgorithmSpec(_Spec, frozen=True, kw_only=True):
     gae_lambda: Fraction = 1.0  # PPO; 1 makes the return Monte Carlo
     num_updates_per_batch: Tries = 1
     sft_batch_size: BatchSize = 8  # examples a step, SFT only
-    sft_epochs: PositiveFloat = 1.0
+    sft_epochs: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
 
     @property
     def needs_values(self) -> bool:
@@ -143,7 +145,7 @@ class RolloutSpec(_Spec, frozen=True, kw_only=True):
     prompts_per_batch: BatchSize = 8  # B, groups a step
     group_size: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8  # G, episodes a group
     max_staleness: Small = 1  # η, versions
-    temperature: PositiveFloat = 1.0
+    temperature: Temperature = 1.0
     top_p: PositiveFloat = 1.0
     max_new_tokens: Tokens = 128  # a turn
     num_shots: Small = 0  # worked examples put before the task

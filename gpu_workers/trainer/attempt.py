@@ -140,12 +140,7 @@ class TrainerAttempt:
                     return
                 break
             assert isinstance(delivery.message, BatchMessage)
-            if delivery.message.batch_id in backend.batch_ids:
-                raise AttemptError(
-                    "duplicate_batch",
-                    f"batch {delivery.message.batch_id} came again as {delivery.message.index}: none trains twice",
-                    retryable=False,
-                )
+            _refuse_known(backend, delivery.message)
             self._train_batch(backend, delivery.message, waiting)
             delivery.acknowledge()
         self._report_finished(backend)
@@ -261,6 +256,19 @@ class TrainerAttempt:
     def _say(self, state: str, step: int) -> None:
         if self._heartbeat is not None:
             self._heartbeat.state, self._heartbeat.step = state, step
+
+
+def _refuse_known(backend: PolicyTrainer, message: BatchMessage) -> None:
+    """Nothing trains twice: neither a batch under another index nor a group in another batch."""
+    if message.batch_id in backend.batch_ids:
+        text = f"batch {message.batch_id} came again as {message.index}: none trains twice"
+        raise AttemptError("duplicate_batch", text, retryable=False)
+    seen = {group_id for ids in backend.group_ids for group_id in ids}
+    for group in message.groups:
+        if group.group_id in seen:
+            text = f"group {group.group_id} came again in batch {message.batch_id}: none trains twice"
+            raise AttemptError("duplicate_group", text, retryable=False)
+        seen.add(group.group_id)
 
 
 def make_report(job: TrainJob, name: str, kind: str, body: msgspec.Struct) -> Report:

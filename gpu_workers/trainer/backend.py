@@ -61,6 +61,7 @@ class PolicyTrainer:
         self.max_row_tokens = max_row_tokens or spec.trainer.max_row_tokens
         self.version = 0
         self.batch_ids: list[str] = []
+        self.group_ids: list[list[str]] = []  # of each batch
         self.num_updates = 0
         self.num_skipped_updates = 0
         torch.manual_seed(spec.seed)
@@ -93,12 +94,13 @@ class PolicyTrainer:
             self.spec.algorithm,
             max_tokens=self.spec.rollout.max_new_tokens,
             context_length=self.context_length,
+            vocab_size=self.policy.vocab_size,
             drop_zero_variance=drops_zero_variance(self.spec),
         )
         rows = pack(batch.sequences, max_row_tokens=self.max_row_tokens)
         metrics = batch.statistics.metrics()
         metrics |= self._updates(rows, batch)
-        self._finish(batch_id)
+        self._finish(batch_id, [group.group_id for group in groups])
         metrics |= _throughput(rows, batch.sequences, batch.num_sampled_tokens, started)
         return {f"train/{name}": value for name, value in metrics.items()}, batch.skipped
 
@@ -110,7 +112,7 @@ class PolicyTrainer:
         rate = learning_rate(self.spec.optimiser, self.version, self.total_steps)
         sums = self.policy.accumulate(rows, 1.0, supervised_row_loss(rows, weight_E))
         norm, applied = self._apply(rate, sums)
-        self._finish(batch_id)
+        self._finish(batch_id, [])
         count = max(sums.num_tokens, 1)
         metrics = {
             "loss": sums.loss,
@@ -138,6 +140,7 @@ class PolicyTrainer:
             state = checkpoints.TrainerState(
                 version=self.version,
                 batch_ids=self.batch_ids,
+                group_ids=self.group_ids,
                 num_updates=self.num_updates,
                 num_skipped_updates=self.num_skipped_updates,
                 random_states=checkpoints.capture_random_states(),
@@ -151,6 +154,7 @@ class PolicyTrainer:
         state = checkpoints.read_trainer(folder)
         self.policy.load_state(folder, state.num_updates)
         self.version, self.batch_ids = state.version, list(state.batch_ids)
+        self.group_ids = list(state.group_ids) or [[] for _ in state.batch_ids]
         self.num_updates, self.num_skipped_updates = state.num_updates, state.num_skipped_updates
         checkpoints.restore_random_states(state.random_states)
 
@@ -163,9 +167,10 @@ class PolicyTrainer:
             base_fingerprint=self.base.fingerprint,
         )
 
-    def _finish(self, batch_id: str) -> None:
+    def _finish(self, batch_id: str, group_ids: list[str]) -> None:
         self.version += 1
         self.batch_ids.append(batch_id)
+        self.group_ids.append(group_ids)
 
     def _apply(self, rate: float, sums: PassSums) -> tuple[float, bool]:
         """Step the optimiser unless something was refused; returns the gradient norm and whether it was applied."""

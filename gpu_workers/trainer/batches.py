@@ -83,6 +83,7 @@ def assemble(
     *,
     max_tokens: int,
     context_length: int,
+    vocab_size: int,
     drop_zero_variance: bool = True,
 ) -> TrainBatch:
     """Decode the groups; a group that cannot teach anything, or is malformed, is skipped with its reason."""
@@ -95,7 +96,7 @@ def assemble(
         statistics.ages.append(group.age)
         try:
             found = decode_group(group.file)
-            _check_lengths(found, context_length)
+            _check_fit(found, context_length, vocab_size)
         except (GroupFileError, SafetensorError, KeyError, ValueError) as error:
             skipped[group.group_id] = f"rejected: {error}"
             continue
@@ -136,7 +137,7 @@ def _no_use(spec: AlgorithmSpec, rewards: Sequence[float | None]) -> str:
     return "" if skip == "too_few_scored" and alone_is_enough else skip
 
 
-def _check_lengths(members: Sequence[EpisodeTokens], context_length: int) -> None:
+def _check_fit(members: Sequence[EpisodeTokens], context_length: int, vocab_size: int) -> None:
     for index, episode in enumerate(members):
         if len(episode.tokens) == 0 or episode.mask[0]:
             raise GroupFileError(f"episode {index}: must start with a prompt token (mask 0)")
@@ -144,3 +145,5 @@ def _check_lengths(members: Sequence[EpisodeTokens], context_length: int) -> Non
             raise GroupFileError(
                 f"episode {index}: {len(episode.tokens)} tokens exceed the model's context of {context_length}"
             )
+        if (largest := int(episode.tokens.max())) >= vocab_size:
+            raise GroupFileError(f"episode {index}: token {largest} is not in the model's vocabulary of {vocab_size}")

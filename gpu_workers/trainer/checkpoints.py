@@ -67,6 +67,7 @@ class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int
     batch_ids: list[str]
+    group_ids: list[list[str]] = []  # of each batch, in the order trained on; none of supervised ones
     num_updates: int
     num_skipped_updates: int
     random_states: dict[str, Any]
@@ -141,7 +142,10 @@ def read_manifest(folder: Path) -> Manifest:
             f"{folder}/{MANIFEST} cannot be read ({error}): resume from an older checkpoint"
         ) from error
     if manifest.format != FORMAT_VERSION:
-        raise CheckpointError(f"{folder}/{MANIFEST} has format {manifest.format}, this trainer reads {FORMAT_VERSION}")
+        raise CheckpointError(
+            f"{folder}/{MANIFEST} has format {manifest.format}, this trainer resumes {FORMAT_VERSION}: retry the run, "
+            "which trains it anew, or let the build that wrote it finish"
+        )
     return manifest
 
 
@@ -157,7 +161,7 @@ def check_folder(folder: Path, *, spec_hash: str = "", base_fingerprint: str = "
     if spec_hash and identity.spec_hash != spec_hash:
         raise CheckpointError(
             f"{folder} belongs to another RunSpec (hash {identity.spec_hash[:12]}…, this run {spec_hash[:12]}…): "
-            "start a new run with it as the parent instead of resuming"
+            "a spec cannot change between attempts; submit the changed one as a new run"
         )
     for name, expected in manifest.files.items():
         if part and not name.startswith(f"{part}/"):

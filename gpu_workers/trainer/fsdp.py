@@ -50,6 +50,10 @@ class FsdpBackend:
     def context_length(self) -> int:
         return self.model.shape.context_length
 
+    @property
+    def vocab_size(self) -> int:
+        return self.model.shape.vocab_size
+
     def evaluate(self, rows: Sequence[PackedRow], temperature: float, *, reference: bool = False) -> list[RowOutput]:
         """Outputs of all rows, without gradient, on the CPU of every rank."""
         found: dict[int, RowOutput] = {}

@@ -48,6 +48,9 @@ class ModelBackend(Protocol):
     @property
     def context_length(self) -> int: ...
 
+    @property
+    def vocab_size(self) -> int: ...
+
     def evaluate(self, rows: Sequence[PackedRow], temperature: float, *, reference: bool = False) -> list[RowOutput]:
         """Outputs of every row on every rank, on the CPU, without gradient. `reference`: of the policy at the start."""
         ...

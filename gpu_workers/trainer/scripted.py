@@ -15,6 +15,7 @@ from gpu_workers.trainer.sharded import load_sharded, save_sharded
 from gpu_workers.trainer.world import ALONE
 
 CONTEXT_LENGTH = 1 << 20
+VOCABULARY_SIZE = 1 << 30
 
 
 class ScriptedTrainer:
@@ -32,7 +33,13 @@ class ScriptedTrainer:
 
     def step(self, batch_id: str, groups: Sequence[TrainGroup]) -> tuple[dict[str, float], dict[str, str]]:
         """Count, skip what the real trainer would skip, and fold the batch into the digest."""
-        batch = assemble(groups, AlgorithmSpec(), max_tokens=CONTEXT_LENGTH, context_length=CONTEXT_LENGTH)
+        batch = assemble(
+            groups,
+            AlgorithmSpec(),
+            max_tokens=CONTEXT_LENGTH,
+            context_length=CONTEXT_LENGTH,
+            vocab_size=VOCABULARY_SIZE,
+        )
         seen = batch_id.encode() + b"".join(group.file for group in groups)
         self.digest = hashlib.sha256(self.digest + seen).digest()
         self.version += 1

@@ -1,6 +1,7 @@
 """kill -9 at every named place and at random: synchronous runs end with the bytes of one never killed, and in
 asynchronous ones the ledger, the batches and the checkpoints agree to the last group."""
 
+import json
 import os
 import random
 import signal
@@ -16,7 +17,7 @@ from tests.integration.loop.world import Person, spec
 from tests.integration.services.machine import Machine
 
 FINAL = ("succeeded", "failed", "halted", "cancelled")
-STEPS = 40
+STEPS, LONG = 40, 100  # the long run has room for both kinds of kills
 GROUPS = 2
 RANDOM_KILLS = 20
 VICTIMS = {  # words of a command -> how often it is chosen
@@ -24,7 +25,7 @@ VICTIMS = {  # words of a command -> how often it is chosen
 }  # fmt: skip
 
 
-def submit(engineer: Person, name: str, bound: int) -> str:
+def submit(engineer: Person, name: str, bound: int, steps: int = STEPS) -> str:
     # What the engine says of log-probs is made up, so the rules about the mismatch do not apply.
     health = {"max_mismatch": 0, "min_effective_sample_size": 0, "min_entropy": 0}
     rollout = {
@@ -32,7 +33,7 @@ def submit(engineer: Person, name: str, bound: int) -> str:
         "group_timeout_seconds": 20, "max_attempts": 10,
     }  # fmt: skip
     body = spec(
-        name=name, steps=STEPS, seed=5, rollout=rollout, evaluation={"dev_tasks": 0}, health=health,
+        name=name, steps=steps, seed=5, rollout=rollout, evaluation={"dev_tasks": 0}, health=health,
         limits={"max_attempts": 50, "max_error_share": 1.0},
     )  # fmt: skip
     return str(engineer.post("runs/", {"project": "demo", "spec": body}, 202)["id"])
@@ -72,7 +73,7 @@ def trained(machine: Machine, run_id: str) -> list[tuple[Any, ...]]:
         ).fetchall()
 
 
-def check_books(machine: Machine, engineer: Person, run_id: str, bound: int) -> None:
+def check_books(machine: Machine, engineer: Person, run_id: str, bound: int, steps: int = STEPS) -> None:
     """Ledger, batches, checkpoints in the store and rows say the same; nothing is lost and nothing doubled."""
     ledger = engineer.get(f"runs/{run_id}/ledger/")
     assert ledger["adds_up"], ledger
@@ -83,15 +84,33 @@ def check_books(machine: Machine, engineer: Person, run_id: str, bound: int) -> 
         folders = database.execute(
             "SELECT version, uri, batch_ids FROM runs_checkpoint WHERE run_id = %s ORDER BY version", [run_id]
         ).fetchall()
-        members = _count(database, "SELECT count(*) FROM runs_group WHERE run_id = %s AND outcome = 'trained'", run_id)
+        members = _members(database, run_id)
+        trained = _count(database, "SELECT count(*) FROM runs_group WHERE run_id = %s AND outcome = 'trained'", run_id)
         old = _count(database, f"SELECT count(*) FROM runs_group WHERE run_id = %s AND age > {bound}", run_id)
         twice = _count(database, _DOUBLED, run_id)
-    assert len(batches) == STEPS and members == STEPS * GROUPS
+    assert len(batches) == steps and trained == steps * GROUPS
     assert old == twice == 0
-    assert [version for version, *_ in folders] == list(range(1, STEPS + 1))
+    assert [version for version, *_ in folders] == list(range(1, steps + 1))
+    num_states = 0
     for version, uri, batch_ids in folders:
         assert batch_ids == batches[:version]
-        assert (machine.root / "objects" / uri / "manifest.json").is_file() or version < STEPS, uri
+        assert (machine.root / "objects" / uri / "manifest.json").is_file() or version < steps, uri
+        state = machine.root / "objects" / uri / "state" / "trainer.json"
+        if state.is_file():  # of old versions only what engines load is kept
+            said = json.loads(state.read_bytes())
+            assert said["batch_ids"] == batches[:version]
+            assert [sorted(ids) for ids in said["group_ids"]] == [members[batch] for batch in batches[:version]]
+            num_states += 1
+    assert num_states and state.is_file(), "the last version can be resumed from"
+
+
+def _members(database: "psycopg.Connection[Any]", run_id: str) -> dict[str, list[str]]:
+    """Batch -> ids of its groups, sorted."""
+    members: dict[str, list[str]] = {}
+    sql = "SELECT batch_id, id FROM runs_group WHERE run_id = %s AND batch_id IS NOT NULL"
+    for batch, group in database.execute(sql, [run_id]):
+        members.setdefault(str(batch), []).append(str(group))
+    return {batch: sorted(groups) for batch, groups in members.items()}
 
 
 _DOUBLED = (
@@ -120,18 +139,26 @@ def test_a_run_killed_at_every_named_place_ends_with_the_same_bytes(
     machine: Machine, engineer: Person, barriers: Barriers, untouched: tuple[dict[int, str], list[tuple[Any, ...]]]
 ) -> None:
     run_id = submit(engineer, "named places", bound=0)
+    assert kill_at_places(engineer, run_id, barriers) == list(PLACES)
+    run = finish(engineer, run_id)
+    assert len(run["attempts"]) >= 5  # step, checkpoint, publish and report each cost the trainer its life
+    check_books(machine, engineer, run_id, bound=0)
+    assert (weights(engineer, run_id), trained(machine, run_id)) == untouched
+
+
+def kill_at_places(engineer: Person, run_id: str, barriers: Barriers) -> list[str]:
+    """Kill a process at every named place, each after the run got over the one before; the places where one died."""
     patiently(engineer, run_id, lambda r: r["version"] >= 1, 120)
+    killed = []
     for place in PLACES:
         barriers.arm(place)
         pid = barriers.wait(place)
         before = engineer.get(f"runs/{run_id}/")
         assert before["state"] not in FINAL, before
         os.kill(pid, signal.SIGKILL)
+        killed.append(place)
         patiently(engineer, run_id, lambda r, v=before["version"]: r["version"] > v or r["state"] in FINAL, 240)
-    run = finish(engineer, run_id)
-    assert len(run["attempts"]) >= 5  # step, checkpoint, publish and report each cost the trainer its life
-    check_books(machine, engineer, run_id, bound=0)
-    assert (weights(engineer, run_id), trained(machine, run_id)) == untouched
+    return killed
 
 
 def kill_at_random(machine: Machine, engineer: Person, run_id: str, chance: random.Random, count: int) -> list[str]:
@@ -162,9 +189,12 @@ def test_a_synchronous_run_killed_at_random_ends_with_the_same_bytes(
     assert (weights(engineer, run_id), trained(machine, run_id)) == untouched, killed
 
 
-def test_an_asynchronous_run_killed_at_random_loses_and_doubles_nothing(machine: Machine, engineer: Person) -> None:
-    run_id = submit(engineer, "asynchronous", bound=2)
+def test_an_asynchronous_run_killed_everywhere_loses_and_doubles_nothing(
+    machine: Machine, engineer: Person, barriers: Barriers
+) -> None:
+    run_id = submit(engineer, "asynchronous", bound=2, steps=LONG)
+    assert kill_at_places(engineer, run_id, barriers) == list(PLACES)
     killed = kill_at_random(machine, engineer, run_id, random.Random(12), RANDOM_KILLS)
     finish(engineer, run_id, 1200)
-    assert killed
-    check_books(machine, engineer, run_id, bound=2)
+    assert len(killed) >= RANDOM_KILLS, killed
+    check_books(machine, engineer, run_id, bound=2, steps=LONG)

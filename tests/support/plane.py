@@ -65,6 +65,9 @@ class ScriptedPlane(TrainerPart):
     def send_train(self, job: TrainJob) -> None:
         self.trains.append(over_the_wire(job, TrainJob))
 
+    def count_waiting_trainings(self) -> int:
+        return len(self.trains)
+
     def send_fleet(self, job: FleetJob) -> None:
         self.fleet.append(over_the_wire(job, FleetJob))
 
@@ -90,6 +93,7 @@ class ScriptedPlane(TrainerPart):
         for name in (
             "send_rollout",
             "send_train",
+            "count_waiting_trainings",
             "send_fleet",
             "put",
             "request_advance",
@@ -210,7 +214,7 @@ class ScriptedPlane(TrainerPart):
     def report_group(self, job: RolloutJob, rewards: list[float] | None = None) -> None:
         if rewards is None:
             rewards = [float(self.random.random() < 0.5) for _ in range(job.group_size)]
-            rewards[:2] = [0.0, 1.0]
+            rewards[:2] = [0.0, 1.0][: len(rewards)]
             if self._happens(self.chaos.zero_variance):
                 rewards = [1.0] * job.group_size
         episodes = [episode(index, reward, version=job.policy.version) for index, reward in enumerate(rewards)]

@@ -106,13 +106,14 @@ def _check_skipped(steps: Sequence[StepHealth], max_skipped: int) -> Halt | None
 
 
 def check_errors(outcomes: Sequence[str], reasons: Sequence[str], max_share: float) -> Halt | None:
-    """`outcomes` of the last closed groups, newest first, with their reasons."""
+    """`outcomes` of the last closed groups, newest first, with their reasons. Failed or rejected, none can be used."""
     window = list(outcomes[:ERROR_WINDOW])
-    failed = [index for index, outcome in enumerate(window) if outcome == "infrastructure_failed"]
+    failed = [index for index, outcome in enumerate(window) if outcome in ("infrastructure_failed", "rejected")]
     if len(window) < ERROR_LEAST or len(failed) <= max_share * len(window):
         return None
     share = f"{len(failed)} of the last {len(window)} groups"
-    return Halt("error_share", f"{share} failed by infrastructure (limit {max_share:.0%}). Last: {reasons[failed[0]]}")
+    how = "failed by infrastructure or were rejected"
+    return Halt("error_share", f"{share} {how} (limit {max_share:.0%}). Last: {reasons[failed[0]]}")
 
 
 def signal_window(batch_size: int) -> int:
@@ -121,17 +122,20 @@ def signal_window(batch_size: int) -> int:
 
 
 def check_signal(outcomes: Sequence[str], batch_size: int, max_share: float = 1.0) -> Halt | None:
-    """Rewards that are all equal, group after group, would generate for ever without a step."""
+    """Rewards that are all equal, group after group, would generate for ever without a step.
+
+    So would a rejected group now and then among them.
+    """
     least = signal_window(batch_size)
     window = outcomes[:least]
-    without = sum(outcome == "zero_variance" for outcome in window)
+    without = sum(outcome in ("zero_variance", "rejected") for outcome in window)
     if max_share <= 0 or len(window) < least or without < max_share * least:
         return None
     return Halt(
         "no_signal",
-        f"{without} of the last {least} groups had no spread of reward (limit {max_share:.0%}), so little or nothing "
-        "can be learnt: the tasks are solved or failed by all. Use tasks of another difficulty, a larger group_size, "
-        "or a policy that solves some of them.",
+        f"{without} of the last {least} groups had no spread of reward that could be used (limit {max_share:.0%}), so "
+        "little or nothing can be learnt: the tasks are solved or failed by all. Use tasks of another difficulty, a "
+        "larger group_size, or a policy that solves some of them.",
     )
 
 

@@ -17,6 +17,7 @@ from ratchet.commits import after_commit
 
 LEASE = timedelta(seconds=45)  # nine heartbeats
 QUEUE_LEASE = timedelta(minutes=15)  # a job may wait behind another run's trainer
+ON_ITS_WAY = timedelta(seconds=10)  # a job sent less long ago may not have reached the broker
 
 
 def alive(run: Run) -> RunAttempt | None:
@@ -115,6 +116,18 @@ def apply_heartbeat(heartbeat: Heartbeat, now: datetime) -> tuple[bool, bool]:
     return bool(accepted), bool(first)
 
 
+def shorten_taken(num_waiting: int, now: datetime) -> int:
+    """Expect a sign of life of jobs that have left the queue, where `num_waiting` are still; returns of how many.
+
+    A worker that takes a job says so at once, so one that keeps silent is lost, or its worker is. The queue is first
+    in, first out: the jobs in it are the newest.
+    """
+    sent = RunAttempt.objects.filter(state=AttemptState.SENT).order_by("-created_at", "-pk")
+    taken = list(sent.values_list("pk", flat=True)[num_waiting:])
+    silent = RunAttempt.objects.filter(pk__in=taken, state=AttemptState.SENT, created_at__lt=now - ON_ITS_WAY)
+    return silent.filter(lease_expires_at__gt=now + LEASE).update(lease_expires_at=now + LEASE)
+
+
 def lost_without_progress(run: Run) -> list[RunAttempt]:
     """Attempts that started and ended unfinished since one got further than it had begun, newest first.
 
@@ -137,5 +150,7 @@ def spent_cpu_seconds(run: Run) -> float:
 def expiry_reason(attempt: RunAttempt) -> str:
     """Why a lease expired, for people."""
     if attempt.state == AttemptState.SENT:
+        if attempt.lease_expires_at < attempt.created_at + QUEUE_LEASE - ON_ITS_WAY:
+            return f"its job left the queue and no trainer gave a sign of it for {LEASE.total_seconds():.0f} s"
         return "no trainer took it up: start a train worker (queue train), or wait for a busy one"
     return f"no heartbeat for {LEASE.total_seconds():.0f} s from {attempt.worker or 'its worker'}"

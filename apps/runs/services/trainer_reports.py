@@ -138,8 +138,7 @@ def _compare_replayed(run: Run, attempt: RunAttempt, known: Checkpoint, body: St
         message = (
             f"Version {body.version} computed again by attempt {attempt.number} differs from what attempt "
             f"{known.attempt} published (digest {body.sha256[:12]}… against {known.sha256[:12]}…), so the run cannot "
-            "go on exactly. Its trainer ran on another machine, number of threads or build: retry the run, or start a "
-            f"new one from the adapter of version {known.version}."
+            "go on exactly. Its trainer ran on another machine, number of threads or build: retry the run."
         )
         end_run(run, RunState.FAILED, code="resume_diverged", message=message)
         return ""
@@ -157,7 +156,9 @@ def _with_nan(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _health(body: StepReport) -> dict[str, float | None]:
-    """What the stop rules look at; JSON has no NaN."""
+    """What the stop rules look at; JSON has no NaN. A batch without a usable token says nothing of the model."""
+    if body.metrics.get("train/num_sampled_tokens") == 0:
+        return {}
     found = {name: body.metrics[name] for name in HEALTH_METRICS if name in body.metrics}
     return {name: value if math.isfinite(value) else None for name, value in found.items()}
 

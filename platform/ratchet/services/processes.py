@@ -60,8 +60,9 @@ PROCESSES: tuple[ProcessSpec, ...] = (
         f"{_WORKERS} -n rollout@%h -Q {queues.ROLLOUT},{queues.VERIFY} -c {{rollout_concurrency}}",
     ),
     ProcessSpec("fleet", Plane.DATA, f"{_WORKERS} -n fleet@%h -Q {queues.FLEET} -c 1"),
-    # A thread per job waits for its own subprocess: CUDA and torch never live in the worker.
-    ProcessSpec("train", Plane.DATA, f"{_WORKERS} -n train@%h -Q {queues.TRAIN} -c 2"),
+    # A thread per job waits for its own subprocess: CUDA and torch never live in the worker. A job is taken when a
+    # thread is free for it, never ahead: it would wait here while another worker is idle.
+    ProcessSpec("train", Plane.DATA, f"{_WORKERS} -n train@%h -Q {queues.TRAIN} -c 2 --disable-prefetch"),
     ProcessSpec(
         "gateway",
         Plane.DATA,

@@ -139,6 +139,36 @@ def test_a_lost_batch_message_is_sent_again(world, make_plane):
     assert "batch_resent" in codes(run)
 
 
+def test_a_lost_trainer_job_is_sent_anew_within_a_minute(world, make_plane):
+    plane = make_plane()
+    run = plane.submit(world, run_spec())
+    plane.play(until=lambda: bool(plane.trains))
+    lost = plane.trains.popleft()  # it left the queue, and nobody took it up
+    for _ in range(5):
+        plane.pass_time(12)
+    until_trained(plane, run)
+    first, second = RunAttempt.objects.filter(run=run).order_by("number")
+    assert first.started_at is None
+    assert first.ended_reason == "its job left the queue and no trainer gave a sign of it for 45 s"
+    assert second.token != lost.token
+    assert second.created_at - first.created_at < timedelta(seconds=75)
+
+
+def test_a_trainer_job_that_waits_in_the_queue_is_not_taken_for_lost(world, make_plane):
+    """Two jobs, the older one gone from the queue: only that one is missed."""
+    plane = make_plane()
+    plane.submit(world, run_spec())
+    plane.play(until=lambda: bool(plane.trains))
+    plane.trains.popleft()
+    plane.now += timedelta(seconds=1)
+    waiting = plane.submit(world, run_spec(seed=2))
+    plane.play(until=lambda: bool(plane.trains))
+    for _ in range(20):
+        plane.pass_time(30)
+    assert RunAttempt.objects.filter(run=waiting).count() == 1  # ten minutes behind other trainers
+    assert RunAttempt.objects.get(run=waiting).state == "sent"
+
+
 def test_only_the_current_token_extends_a_lease(world, make_plane):
     plane = make_plane()
     run = plane.submit(world, run_spec())
@@ -214,6 +244,17 @@ def test_too_many_failures_halt_the_run(world, make_plane):
     plane.play(until=lambda: fresh(run).state == RunState.HALTED)
     assert fresh(run).status_code == "error_share"
     assert "no sandbox could start" in fresh(run).status_message
+    assert selectors.ledger(run).adds_up
+
+
+def test_groups_that_are_all_rejected_halt_the_run(world, make_plane):
+    plane = make_plane()
+    report = plane.report_group
+    plane.report_group = lambda job: report(job, [0.0, 1.0, 1.0, 0.0, 1.0])  # one episode more than was asked for
+    run = plane.submit(world, run_spec())
+    plane.play(until=lambda: fresh(run).state == RunState.HALTED)
+    assert fresh(run).status_code == "error_share"
+    assert "the report holds 5 episodes, 4 were asked for" in fresh(run).status_message
     assert selectors.ledger(run).adds_up
 
 

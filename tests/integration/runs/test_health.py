@@ -59,6 +59,13 @@ def test_a_single_bad_step_halts_nothing(world, make_plane):
     assert play(plane, run, RunState.HALTED, RunState.TRAINED).state == RunState.TRAINED
 
 
+def test_batches_without_a_usable_group_are_no_sign_of_a_broken_model(world, make_plane):
+    plane = make_plane(seed=1)
+    plane.metrics = {"train/skipped_updates": 1.0, "train/num_sampled_tokens": 0.0}
+    run = plane.submit(world, run_spec(steps=6))
+    assert play(plane, run, RunState.HALTED, RunState.TRAINED).state == RunState.TRAINED
+
+
 def test_rules_are_the_specs_and_can_be_turned_off(world, make_plane):
     plane = make_plane(seed=1)
     plane.metrics = {"train/grad_norm": 50.0, "train/entropy": 3.0}

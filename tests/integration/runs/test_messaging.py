@@ -5,7 +5,15 @@ from celery import Celery
 
 from apps.runs import messaging
 from gpu_workers.contracts import queues
-from gpu_workers.contracts.messages import BatchGroup, BatchMessage, PolicyRef, RolloutJob, Sampling, StopMessage
+from gpu_workers.contracts.messages import (
+    BatchGroup,
+    BatchMessage,
+    PolicyRef,
+    RolloutJob,
+    Sampling,
+    StopMessage,
+    TrainJob,
+)
 from gpu_workers.trainer.consumer import KombuBatches
 from ratchet.services.home import broker_url
 
@@ -35,6 +43,21 @@ def test_the_trainer_reads_batches_in_order_and_the_stop(broker):
         assert source.next(2).stop.reason == "no more"
     finally:
         source.close()
+
+
+def test_trainer_jobs_that_wait_are_counted(broker):
+    assert messaging.count_waiting_trainings() == 0
+    for attempt in (1, 2):
+        messaging.send_train(TrainJob(run_id="r", attempt=attempt, token=5, spec={}, base_model="m"))
+    assert messaging.count_waiting_trainings() == 2
+    with messaging.app.connection_for_read() as connection, connection.SimpleQueue(queues.TRAIN) as queue:
+        queue.get(timeout=5).ack()
+    assert messaging.count_waiting_trainings() == 1
+
+
+def test_where_workers_reserve_jobs_nobody_says_how_many_wait(monkeypatch):
+    monkeypatch.setattr(messaging, "app", Celery("test", broker="memory://"))
+    assert messaging.count_waiting_trainings() is None
 
 
 def test_a_rollout_job_is_one_plain_json_message(broker):

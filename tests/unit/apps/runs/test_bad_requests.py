@@ -13,23 +13,25 @@ def _post(client, body: str):
 
 
 @pytest.mark.parametrize(
-    ("changes", "path"),
+    ("changes", "path", "words"),
     [
-        ({"lora": {"rank": 100_000}}, "lora.rank"),
-        ({"seed": 10**22}, "seed"),
-        ({"steps": 99_999_999_999}, "steps"),
-        ({"rollout": {"max_new_tokens": 10**9}}, "rollout.max_new_tokens"),
-        ({"rollout": {"group_timeout_seconds": -1}}, "rollout.group_timeout_seconds"),
-        ({"rollout": {"top_p": 0.9}}, "rollout.top_p"),
-        ({"algorithm": {"correction": "none"}}, "algorithm.correction"),
-        ({"trainer": {"update": "full"}}, "trainer.update"),
+        ({"lora": {"rank": 100_000}}, "lora.rank", "<= 512"),
+        ({"seed": 10**22}, "seed", ""),
+        ({"steps": 99_999_999_999}, "steps", "<= 1000000"),
+        ({"rollout": {"max_new_tokens": 10**9}}, "rollout.max_new_tokens", "<= 1000000"),
+        ({"rollout": {"group_timeout_seconds": -1}}, "rollout.group_timeout_seconds", "> 0"),
+        ({"rollout": {"top_p": 0.9}}, "rollout.top_p", "must be 1 while training"),
+        ({"algorithm": {"correction": "none"}}, "algorithm.correction", "use tis or icepop"),
+        ({"trainer": {"update": "full"}}, "trainer.update", "engines load adapters only so far, use lora"),
     ],
 )
-def test_a_spec_beyond_its_bounds_is_refused_with_the_path(client_of, engineer, project, changes, path):
+def test_a_spec_beyond_its_bounds_is_refused_with_the_path(client_of, engineer, project, changes, path, words):
     body = json.dumps({"project": project.slug, "spec": SPEC | changes})
     response = _post(client_of(engineer), body)
     assert response.status_code == 422, response.content
-    assert response.json()["errors"][0]["path"] == path
+    (error,) = response.json()["errors"]
+    assert error["path"] == path
+    assert words in error["message"]
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,20 @@ def test_a_batch_under_a_new_index_is_refused(spec: RunSpec, place: Workplace):
         TrainerAttempt(job(spec), place, Recorder()).run(queue)
 
 
+def test_a_group_in_a_second_batch_is_refused_even_after_a_resume(spec: RunSpec, place: Workplace):
+    queue = Queue(place.store, 2)
+    first, second = queue.messages[0], queue.messages[1]
+    queue.messages[1] = msgspec.structs.replace(second, groups=[*second.groups[:-1], first.groups[0]])
+    recorder = Recorder()
+    with pytest.raises(AttemptError, match="none trains twice") as refused:
+        TrainerAttempt(job(spec), place, recorder).run(queue)
+    assert (refused.value.code, refused.value.retryable) == ("duplicate_group", False)
+    (step,) = recorder.of("step")  # the batch before it stands
+    again = TrainerAttempt(job(spec, attempt=2, resume_from=step["checkpoint"]), place, Recorder())
+    with pytest.raises(AttemptError, match="none trains twice"):
+        again.run(queue)
+
+
 def test_the_parent_policy_is_version_zero(spec: RunSpec, place: Workplace):
     parent = Recorder()
     TrainerAttempt(job(spec, run_id="p"), place, parent).run(queue_for("p", place))

@@ -147,6 +147,7 @@ def test_resuming_is_bit_exact(base: BaseModel, tmp_path: Path):
     torch.rand(5)  # the resumed process has another past
     again = resumed(spec, base, tmp_path)
     assert (again.version, again.batch_ids) == (2, ["b0", "b1"])
+    assert again.group_ids == [[group.group_id for group in make_groups(number)] for number in (0, 1)]
     for number in (2, 3):
         again.step(f"b{number}", make_groups(number))
     assert torch.equal(weights(straight), weights(again))

@@ -66,11 +66,13 @@ def test_one_part_can_be_checked_alone(folder: Path):
         checkpoints.check_folder(folder, part="state")
 
 
-def test_a_later_format_is_refused(folder: Path):
+@pytest.mark.parametrize("number", [1, 99])
+def test_another_format_is_refused_with_what_to_do(folder: Path, number: int):
     manifest = checkpoints.read_manifest(folder)
-    (folder / "manifest.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, format=99)))
-    with pytest.raises(CheckpointError, match="format 99"):
+    (folder / "manifest.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, format=number)))
+    with pytest.raises(CheckpointError, match=f"format {number}, this trainer resumes 2: retry the run") as refused:
         checkpoints.check_folder(folder)
+    assert not isinstance(refused.value, checkpoints.DamagedCheckpoint)  # older ones would be no better
 
 
 def test_names_carry_the_attempt():

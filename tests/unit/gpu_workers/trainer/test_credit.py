@@ -20,7 +20,7 @@ def batch_of(spec: AlgorithmSpec, groups: dict | None = None, **options: bool) -
     for name, members in (groups or LENGTHS_AND_REWARDS).items():
         episodes = [make_episode(rng, [5, 6], list(range(7, 7 + count)), reward) for count, reward in members]
         made.append(TrainGroup(name, 0, encode_group(episodes, {})))
-    return assemble(made, spec, max_tokens=4, context_length=100, **options)
+    return assemble(made, spec, max_tokens=4, context_length=100, vocab_size=1000, **options)
 
 
 def test_group_advantages_are_on_every_token_of_an_episode():

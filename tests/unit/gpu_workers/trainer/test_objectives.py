@@ -218,7 +218,7 @@ def test_large_state_is_cut_into_files_and_read_back(tmp_path: Path, monkeypatch
 
 def test_rows_hold_whole_episodes():
     """GSPO and the sequence mask rely on it."""
-    batch = assemble(make_groups(3), make_spec().algorithm, max_tokens=16, context_length=1024)
+    batch = assemble(make_groups(3), make_spec().algorithm, max_tokens=16, context_length=1024, vocab_size=1000)
     for row in pack(batch.sequences, max_row_tokens=20):
         for episode in set(row.sequence_T.tolist()):
             offsets = sorted(row.offset_T[row.sequence_T == episode].tolist())

@@ -147,6 +147,8 @@ def test_errors_halt_only_over_their_share_and_with_enough_groups():
     assert halt.code == "error_share"
     assert "11 of the last 20" in halt.message
     assert "no sandbox" in halt.message
+    mixed = [failed] * 6 + ["rejected"] * 5 + [fine] * 9
+    assert halting.check_errors(mixed, ["x"] * 20, 0.5) is not None  # of no more use than one that failed
 
 
 def test_no_signal_for_long_halts():
@@ -156,6 +158,7 @@ def test_no_signal_for_long_halts():
     assert halt is not None
     assert halt.code == "no_signal"
     assert halting.check_signal(["zero_variance"] * 39, 4) is None
+    assert halting.check_signal([*["zero_variance"] * 19, "rejected"], 2) is not None
 
 
 def test_an_algorithm_that_compares_no_siblings_takes_equal_rewards_and_single_episodes():
