@@ -1,0 +1,342 @@
+"""The turns of one session as a tree of exact tokens: what was sampled stays, what an agent changed is a branch."""
+
+import json
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from gpu_workers.contracts.groups import TurnRecord
+from gpu_workers.contracts.messages import PolicyRef
+from gpu_workers.contracts.tasks import Message
+from gpu_workers.sessions.chat import ChatTemplate
+from gpu_workers.sessions.formats import FoundCall, ToolFormat, tool_instructions, write_calls
+from gpu_workers.sessions.session import TokenSession
+
+
+class ConversationError(ValueError):
+    """Messages that are no conversation; `index` is the message's."""
+
+    def __init__(self, index: int, message: str) -> None:
+        super().__init__(message)
+        self.index = index
+
+
+class CallMade(msgspec.Struct, frozen=True, array_like=True):
+    """A tool call as the agent has it; `arguments` is JSON text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Said(msgspec.Struct, frozen=True, array_like=True):
+    """One message as the agent sends it or was answered."""
+
+    role: str
+    content: str = ""
+    calls: tuple[CallMade, ...] = ()
+    call_id: str = ""  # of a tool result
+
+    def key(self) -> tuple[Any, ...]:
+        """Equal for messages that are the same to an agent: white space at the ends and JSON style do not count."""
+        if self.role != "assistant":
+            return self.role, self.content, self.call_id
+        calls = tuple((call.id, call.name, _canonical(call.arguments)) for call in self.calls)
+        return "assistant", self.content.strip(), calls
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """Observed tokens: messages up to a generation prompt, or an assistant turn that the agent wrote itself."""
+
+    said: tuple[Said, ...]
+    ids: list[int]
+    tools: str = ""  # JSON of the functions, in the first piece of a conversation
+
+
+class Choice(msgspec.Struct, frozen=True, array_like=True):
+    """One sampled turn. `spans` are [version, start, stop) over its ids."""
+
+    ids: list[int]
+    logprobs: list[float]
+    spans: list[tuple[int, int, int]]
+    finish_reason: str  # stop | length | abort
+    reply: Said
+    text: str  # special tokens removed
+    call_error: str = ""  # why what opens like a call is none
+    engine_seconds: float = 0.0
+    queue_seconds: float = 0.0
+
+
+class Turn(msgspec.Struct, frozen=True, array_like=True):
+    """What one request added: observed pieces below node `parent` (-1: a new conversation), then its choices."""
+
+    number: int  # order of arrival in the session
+    parent: int
+    pieces: list[Piece]
+    choices: list[Choice]
+    policy: PolicyRef
+    at: float = 0.0  # unix seconds
+
+
+@dataclass(eq=False)
+class Node:
+    """A piece or a choice in its place. `depth` tokens lie before it."""
+
+    index: int
+    parent: "Node | None"
+    ids: "array[int]"
+    depth: int
+    said: tuple[Said, ...]
+    choice: Choice | None = None
+    turn: int = -1
+    policy: PolicyRef = field(default_factory=PolicyRef)
+    children: "dict[Any, list[Node]]" = field(default_factory=dict)
+
+    @property
+    def num_children(self) -> int:
+        return sum(len(nodes) for nodes in self.children.values())
+
+    def path(self) -> "list[Node]":
+        """From the start of the conversation to here."""
+        nodes, node = [], self
+        while True:
+            nodes.append(node)
+            if node.parent is None:
+                return nodes[::-1]
+            node = node.parent
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a request goes on: below `node` after `pieces`, with `ids` before the next sampled token."""
+
+    node: Node | None
+    pieces: list[Piece]
+    ids: list[int]
+    tools: tuple[dict[str, Any], ...]
+
+    @property
+    def num_reused(self) -> int:
+        """Tokens of earlier turns, kept id by id."""
+        return len(self.ids) - sum(len(piece.ids) for piece in self.pieces)
+
+
+class Conversation:
+    """Grows by whole turns. Nothing that was added is ever changed."""
+
+    def __init__(self, template: ChatTemplate, form: ToolFormat) -> None:
+        self.template = template
+        self._form = form
+        self.nodes: list[Node] = []
+        self.num_tokens = 0
+        self.num_turns = 0
+        self.last_turn = -1
+        self._roots: dict[Any, list[Node]] = {}
+
+    def locate(self, said: Sequence[Said], tools: Sequence[dict[str, Any]]) -> Place:
+        """The longest known beginning of the messages, and the rest as observed pieces.
+
+        Where several branches read alike, the one with more sampled turns, then the newest, is taken.
+        Raises ConversationError, or TemplateError when the model's template refuses the rest.
+        """
+        groups = _split(said)
+        names = json.dumps(tools, ensure_ascii=False, sort_keys=True) if tools else ""
+        node, num_known = self._follow([_group_key(group, names if not i else "") for i, group in enumerate(groups)])
+        pieces: list[Piece] = []
+        last = node.ids[-1] if node is not None else None
+        for index in range(num_known, len(groups)):
+            group = groups[index]
+            piece = self._piece(group, index, last, names, tools)
+            last = piece.ids[-1]
+            pieces.append(piece)
+        ids: array[int] = array("i")
+        for known in node.path() if node is not None else ():
+            ids.extend(known.ids)
+        for piece in pieces:
+            ids.extend(piece.ids)
+        return Place(node, pieces, ids.tolist(), tuple(tools))
+
+    def num_new_tokens(self, turn: Turn) -> int:
+        """Tokens that `add` would add."""
+        missing, _ = self._missing(turn)
+        return sum(len(piece.ids) for piece in missing) + sum(len(choice.ids) for choice in turn.choices)
+
+    def add(self, turn: Turn) -> list[Node]:
+        """The nodes of its choices."""
+        missing, node = self._missing(turn)
+        for piece in missing:
+            node = self._put(node, piece.ids, piece.said, _group_key(piece.said, piece.tools))
+        nodes = []
+        for choice in turn.choices:
+            added = self._put(node, choice.ids, (choice.reply,), choice.reply.key())
+            added.choice, added.turn, added.policy = choice, turn.number, turn.policy
+            nodes.append(added)
+        self.num_turns += 1
+        self.last_turn = max(self.last_turn, turn.number)
+        return nodes
+
+    def branches(self) -> list[Node]:
+        """The last nodes of all branches: first that of the newest turn's first choice, then in the order they began.
+
+        An aborted turn comes after those that somebody was answered with.
+        """
+        leaves = [node for node in self.nodes if not node.children]
+        main = max(leaves, key=lambda node: (not _aborted(node), node.turn, -node.index), default=None)
+        return sorted(leaves, key=lambda node: (node is not main, _aborted(node), node.index))
+
+    def tokens_of(self, leaf: Node) -> TokenSession:
+        """A branch as the session that a rollout worker would have had."""
+        path = leaf.path()
+        session = TokenSession.grown(self.template, leaf.policy, len(path[0].ids))
+        for node in path:
+            start = len(session.ids)
+            if node.choice is None:
+                session.extend_observed(node.ids)
+            else:
+                session.extend_sampled(node.ids, node.choice.logprobs, list(_versions(node.choice)))
+            for said in node.said:
+                text = self._text(said) if node.choice is None else node.choice.text
+                session.messages.append(Message(role=said.role, content=text))
+                session.turns.append(_record(said.role, text, start, len(session.ids), node.choice))
+        return session
+
+    def _follow(self, keys: Sequence[Any]) -> tuple[Node | None, int]:
+        """The best node that the keys lead to, and how many keys lead there."""
+        reached: tuple[Node | None, int] = (None, 0)
+        frontier = self._roots.get(keys[0], [])
+        for depth in range(1, len(keys) + 1):
+            if not frontier:
+                break
+            best = (
+                max(frontier, key=lambda node: (sum(n.choice is not None for n in node.path()), node.index))
+                if (len(frontier) > 1)
+                else frontier[0]
+            )
+            reached = best, depth
+            if depth < len(keys):
+                frontier = [child for node in frontier for child in node.children.get(keys[depth], ())]
+        return reached
+
+    def _piece(
+        self, group: tuple[Said, ...], index: int, last: int | None, names: str, tools: Sequence[dict[str, Any]]
+    ) -> Piece:
+        if index % 2:
+            (said,) = group
+            marker, calls = write_calls(_calls(said), self._form) if said.calls else ("", "")
+            between = "\n" if said.content and calls and not marker else ""
+            return Piece(group, self.template.written_turn(said.content + between, marker, calls))
+        messages = [Message(role=said.role, content=said.content) for said in group]
+        if index == 0:
+            if tools and not self.template.takes_tools:
+                messages = _with_instructions(messages, tool_instructions(tools, self._form))
+                tools = ()
+            return Piece(group, self.template.render_prompt(messages, tools), names)
+        close = [] if last == self.template.eos_id else [self.template.eos_id]
+        return Piece(group, close + self.template.suffix(messages))
+
+    def _missing(self, turn: Turn) -> tuple[list[Piece], Node | None]:
+        """Pieces that are not there yet (two requests may bring the same), and the node that they go below."""
+        node = self.nodes[turn.parent] if turn.parent >= 0 else None
+        for done, piece in enumerate(turn.pieces):
+            below = self._roots if node is None else node.children
+            same = [n for n in below.get(_group_key(piece.said, piece.tools), ()) if n.choice is None]
+            if not same:
+                return turn.pieces[done:], node
+            node = same[0]
+        return [], node
+
+    def _put(self, parent: Node | None, ids: Sequence[int], said: tuple[Said, ...], key: Any) -> Node:
+        depth = 0 if parent is None else parent.depth + len(parent.ids)
+        node = Node(len(self.nodes), parent, array("i", ids), depth, said)
+        self.nodes.append(node)
+        self.num_tokens += len(ids)
+        (self._roots if parent is None else parent.children).setdefault(key, []).append(node)
+        return node
+
+    def _text(self, said: Said) -> str:
+        if not said.calls:
+            return said.content
+        marker, calls = write_calls(_calls(said), self._form)
+        return f"{said.content}{marker}{calls}"
+
+
+def spans_of(versions: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Runs of equal versions as [version, start, stop)."""
+    spans: list[tuple[int, int, int]] = []
+    for index, version in enumerate(versions):
+        if spans and spans[-1][0] == version:
+            spans[-1] = (version, spans[-1][1], index + 1)
+        else:
+            spans.append((version, index, index + 1))
+    return spans
+
+
+def _versions(choice: Choice) -> Iterator[int]:
+    for version, start, stop in choice.spans:
+        yield from [version] * (stop - start)
+
+
+def _split(said: Sequence[Said]) -> list[tuple[Said, ...]]:
+    """Alternately what is observed and one assistant turn; begins and ends with what is observed."""
+    groups: list[tuple[Said, ...]] = []
+    waiting: list[Said] = []
+    known: set[str] = set()
+    for index, message in enumerate(said):
+        if message.role == "assistant":
+            if not waiting:
+                where = "the first message" if not index else "a message after an assistant's"
+                raise ConversationError(index, f"{where} must not be an assistant's")
+            groups += [tuple(waiting), (message,)]
+            waiting, known = [], {call.id for call in message.calls}
+            continue
+        if message.role == "tool" and message.call_id not in known:
+            asked = ", ".join(sorted(known)) or "none"
+            problem = f"tool_call_id {message.call_id!r} answers no call of the assistant message before it ({asked})"
+            raise ConversationError(index, problem)
+        waiting.append(message)
+    if not waiting:
+        raise ConversationError(len(said) - 1, "the last message must not be an assistant's: nothing asks for a turn")
+    return [*groups, tuple(waiting)]
+
+
+def _group_key(group: Sequence[Said], tools: str = "") -> Any:
+    return group[0].key() if group[0].role == "assistant" else (tools, *(said.key() for said in group))
+
+
+def _canonical(arguments: str) -> str:
+    try:
+        return json.dumps(json.loads(arguments), sort_keys=True)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _calls(said: Said) -> list[FoundCall]:
+    """Calls that the agent wrote; arguments that are no JSON object become an empty one."""
+    calls = []
+    for call in said.calls:
+        try:
+            value = json.loads(call.arguments)
+        except (ValueError, RecursionError):
+            value = {}
+        calls.append(FoundCall(call.name, value if isinstance(value, dict) else {}))
+    return calls
+
+
+def _with_instructions(messages: list[Message], text: str) -> list[Message]:
+    if messages[0].role == "system":
+        return [Message(role="system", content=f"{messages[0].content}\n\n{text}"), *messages[1:]]
+    return [Message(role="system", content=text), *messages]
+
+
+def _record(role: str, text: str, start: int, stop: int, choice: Choice | None) -> TurnRecord:
+    finish, seconds = (choice.finish_reason, choice.engine_seconds) if choice is not None else ("", 0.0)
+    return TurnRecord(
+        role=role, text=text, token_start=start, token_stop=stop, finish_reason=finish, engine_seconds=seconds
+    )
+
+
+def _aborted(node: Node) -> bool:
+    return node.choice is not None and node.choice.finish_reason == "abort"
