@@ -125,11 +125,11 @@ class SessionServer:
         if room < 1:
             message = f"the conversation has {len(place.ids)} tokens, the context {limit}"
             raise ApiError(400, "context_length_exceeded", message, param="messages")
-        options = turn_options(body, session.spec, turn_seed(session), room)
-        engines = order_engines(session.id, self._engines)
+        num_choices, num_observed = body.n or 1, sum(len(piece.ids) for piece in place.pieces)
         try:
-            num_new = sum(len(piece.ids) for piece in place.pieces) + options.num_choices
-            self.table.check_room(session, num_new)
+            left = self.table.check_room(session, num_observed + num_choices) + num_choices
+            options = turn_options(body, session.spec, turn_seed(session), min(room, left // num_choices))
+            engines = order_engines(session.id, self._engines)
             return RunningTurn(self.table, session, place, options, template, engines)
         except SessionError as error:
             raise refusal(error) from error

@@ -125,7 +125,7 @@ class SessionTable:
         self.sweep(now=True)
         if self.num_sessions >= self.limits.max_sessions:
             raise SessionError("too_many_sessions", f"{self.num_sessions} sessions are open, the limit is as many")
-        self._check_room(0)
+        self._check_total(1)
         token, session_id = f"rss_{secrets.token_urlsafe(32)}", secrets.token_hex(16)
         opened = Opened(spec, _sha256(token), model_path, self._clock())
         session = self._session(session_id, opened)
@@ -154,19 +154,18 @@ class SessionTable:
         if len(session.running) >= self.limits.max_running:
             message = f"{len(session.running)} turns of this session are running, the limit is as many"
             raise SessionError("too_many_turns", message)
-        self.check_room(session, 0)
         number = session.num_started
         session.num_started += 1
         session.used_at = self._clock()
         return number
 
-    def check_room(self, session: Session, num_new: int) -> None:
-        """Raises SessionError when the session, or all of them, would have too many tokens."""
-        total = session.conversation.num_tokens + num_new
-        if total >= self.limits.max_session_tokens:
-            message = f"the session would hold {total} tokens in all its branches, the limit is "
-            raise SessionError("session_full", f"{message}{self.limits.max_session_tokens}: open another")
-        self._check_room(num_new)
+    def check_room(self, session: Session, num_new: int) -> int:
+        """Tokens that fit beside `num_new`. Raises SessionError when the session, or all of them, would be too many."""
+        total, limit = session.conversation.num_tokens + num_new, self.limits.max_session_tokens
+        if total > limit:
+            message = f"the session would hold {total} tokens in all its branches, the limit is {limit}: open another"
+            raise SessionError("session_full", message)
+        return min(limit - total, self._check_total(num_new))
 
     def add(self, session: Session, turn: Turn) -> list[Node]:
         """Write the turn, then let it be seen. Raises JournalError."""
@@ -254,10 +253,12 @@ class SessionTable:
         while len(self._expired) > NUM_REMEMBERED:
             self._expired.popitem(last=False)
 
-    def _check_room(self, num_new: int) -> None:
-        if self.num_tokens + num_new >= self.limits.max_tokens:
+    def _check_total(self, num_new: int) -> int:
+        left = self.limits.max_tokens - self.num_tokens - num_new
+        if left < 0:
             message = f"the open sessions hold {self.num_tokens} tokens, the limit is {self.limits.max_tokens}"
             raise SessionError("too_many_tokens", message)
+        return left
 
 
 def _sha256(text: str) -> str:

@@ -46,7 +46,7 @@ class Served:
 
 
 class RecordingEngine:
-    """RolloutEngine whose `plan` decides; keeps every request. It waits at `gate`, once a token, when there is one."""
+    """RolloutEngine whose `plan` decides; keeps every request. `hold_after`: tokens that it gives before `release`."""
 
     def __init__(self, model: Path, plan: Callable[[GenerateRequest], Planned]) -> None:
         self.template = load_template(model)
@@ -55,7 +55,8 @@ class RecordingEngine:
         self.served: list[Served] = []
         self.aborted: list[str] = []
         self.down = False
-        self.gate: asyncio.Event | None = None
+        self.hold_after: int | None = None
+        self.release = threading.Event()
         self._num_tokens = 0
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
@@ -78,8 +79,9 @@ class RecordingEngine:
         record = Served(request, version=planned.version)
         self.served.append(record)
         for token in ids:
-            if self.gate is not None:
-                await self.gate.wait()
+            await asyncio.sleep(0)
+            while len(record.ids) == self.hold_after and not self._goes_on(request):
+                await asyncio.sleep(0.002)
             if request.request_id in self.aborted:
                 yield self._result(record, "abort")
                 return
@@ -89,6 +91,9 @@ class RecordingEngine:
             yield self._result(record, finish if len(record.ids) == len(ids) else "")
         if not ids:
             yield self._result(record, finish)
+
+    def _goes_on(self, request: GenerateRequest) -> bool:
+        return self.release.is_set() or request.request_id in self.aborted
 
     def _result(self, record: Served, finish: str) -> GenerateResult:
         spans = [VersionSpan(str(record.version), 0, len(record.ids))]
