@@ -24,19 +24,18 @@ from typing import Any
 
 import httpx
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpu_workers.contracts.messages import Sampling
 from gpu_workers.contracts.seams import GenerateRequest
 from gpu_workers.engines.sglang import SGLangEngine
 from gpu_workers.models import tiny
 
+ROOT = Path(__file__).resolve().parents[1]
 AIM_MS = 2.0
 SECRET = "bench"
 REPLY = "The answer to that is, as far as I can see, " + "twelve. " * 2
 QUESTION = "And what comes after that, when everything is counted again?"
-MODES = ("engine", "server")
 
 
 def run_engine(port: int, model: str) -> None:
@@ -163,7 +162,7 @@ async def play(
     return rows
 
 
-def summary(rows: list[Any]) -> dict[str, float]:
+def summary(rows: list[tuple[float, float]]) -> dict[str, float]:
     direct, session = ([row[i] for row in rows] for i in (0, 1))
     over = [s - d for d, s in rows]
     return {
@@ -185,7 +184,7 @@ async def measure(options: argparse.Namespace, server_url: str, engine_url: str,
         while len(opened) < number:  # each with a turn of its own
             opened.append(await side.open())
             await side.ask(opened[-1], [{"role": "user", "content": QUESTION}])
-        rows: list[list[Any]] = []
+        rows: list[list[tuple[float, float]]] = []
         cpu_before = server.cpu_times()
         for session in chance.sample(opened, min(options.repeats, len(opened))):
             rows.append(await play(side, engine, session, options.turns, chance))

@@ -133,9 +133,9 @@ def decode_as(data: bytes, kind: type[Any]) -> Any:
     return _decode(msgspec.json.Decoder(kind), data)
 
 
-def said_messages(body: ChatBody) -> list[Said]:
-    """Raises ApiError 400 naming the message."""
-    return [_said(index, message) for index, message in enumerate(body.messages)]
+def said_messages(body: ChatBody, start: int = 0) -> list[Said]:
+    """From number `start` on. Raises ApiError 400 naming the message."""
+    return [_said(index, message) for index, message in enumerate(body.messages[start:], start=start)]
 
 
 def shown_tools(body: ChatBody) -> tuple[dict[str, Any], ...]:

@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -27,7 +28,7 @@ from gpu_workers.serving.session_requests import (
     turn_options,
 )
 from gpu_workers.sessions.chat import TemplateError, find_template
-from gpu_workers.sessions.conversation import ConversationError
+from gpu_workers.sessions.conversation import ConversationError, Node, Place
 from gpu_workers.sessions.journal import Journal, JournalError
 from gpu_workers.sessions.limits import SessionLimits
 from gpu_workers.sessions.table import Session, SessionError, SessionTable
@@ -115,7 +116,7 @@ class SessionServer:
         """The turn that a request asks for, placed in the conversation. Raises ApiError."""
         template = session.conversation.template
         try:
-            place = session.conversation.locate(said_messages(body), shown_tools(body))
+            place = _locate(session, body)
         except ConversationError as error:
             raise ApiError(400, "invalid_value", str(error), param=f"messages.{error.index}") from error
         except TemplateError as error:
@@ -137,6 +138,36 @@ class SessionServer:
     def close(self) -> None:
         if self._table is not None:
             self._table.close()
+
+
+@dataclass(frozen=True)
+class _Recent:
+    """What a finished turn was asked with, and the node that its choices hang below."""
+
+    body: ChatBody
+    node: Node
+
+
+def _locate(session: Session, body: ChatBody) -> Place:
+    """Agents mostly send the messages of the last request again and some more: then only those are looked at."""
+    recent, conversation = session.recent, session.conversation
+    if recent is not None and body.tools == recent.body.tools:
+        start = len(recent.body.messages)
+        is_longer = len(body.messages) > start and body.messages[start].role == "assistant"
+        if is_longer and body.messages[:start] == recent.body.messages:
+            try:
+                place = conversation.locate_after(recent.node, said_messages(body, start))
+            except ConversationError as error:
+                raise ConversationError(error.index + start, str(error)) from error
+            if place is not None:
+                return place
+    return conversation.locate(said_messages(body), shown_tools(body))
+
+
+def _finish(session: Session, body: ChatBody, turn: RunningTurn) -> None:
+    nodes = turn.finish()
+    if nodes and nodes[0].parent is not None:
+        session.recent = _Recent(body, nodes[0].parent)
 
 
 def session_routes() -> list[Route]:
@@ -218,11 +249,11 @@ async def complete(request: Request) -> Response:
     turn = server.begin(session, body)
     answer = Answer(body, turn, session.id, session.conversation.template)
     if body.stream:
-        return _TurnStream(turn, answer)
+        return _TurnStream(turn, _events(session, body, turn, answer))
     gone = asyncio.ensure_future(_stop_when_gone(request, turn))
     try:
         await turn.sample()
-        turn.finish()
+        _finish(session, body, turn)
         return Response(answer.whole(), media_type="application/json")
     except (WorkerError, SessionError, JournalError) as error:
         turn.fail()
@@ -235,8 +266,8 @@ async def complete(request: Request) -> Response:
 class _TurnStream(StreamingResponse):
     """Its turn is closed however the response ends, also when it never began."""
 
-    def __init__(self, turn: RunningTurn, answer: Answer) -> None:
-        super().__init__(_events(turn, answer), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    def __init__(self, turn: RunningTurn, events: AsyncIterator[bytes]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
         self._turn = turn
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -246,12 +277,12 @@ class _TurnStream(StreamingResponse):
             self._turn.close()
 
 
-async def _events(turn: RunningTurn, answer: Answer) -> AsyncIterator[bytes]:
+async def _events(session: Session, body: ChatBody, turn: RunningTurn, answer: Answer) -> AsyncIterator[bytes]:
     """A stream has begun with 200: a failure becomes an error event."""
     try:
         async for event in answer.events():
             yield event
-        turn.finish()
+        _finish(session, body, turn)
         for event in answer.closing():
             yield event
     except (WorkerError, SessionError, JournalError) as error:

@@ -116,7 +116,6 @@ class Place:
     node: Node | None
     pieces: list[Piece]
     ids: list[int]
-    tools: tuple[dict[str, Any], ...]
 
     @property
     def num_reused(self) -> int:
@@ -144,25 +143,15 @@ class Conversation:
         """
         groups = _split(said)
         names = json.dumps(tools, ensure_ascii=False, sort_keys=True) if tools else ""
-        node, num_known = self._follow([_group_key(group, names if not i else "") for i, group in enumerate(groups)])
-        pieces: list[Piece] = []
-        last = node.ids[-1] if node is not None else None
-        for index in range(num_known, len(groups)):
-            group = groups[index]
-            piece = self._piece(group, index, last, names, tools)
-            last = piece.ids[-1]
-            pieces.append(piece)
-        ids: array[int] = array("i")
-        for known in node.path() if node is not None else ():
-            ids.extend(known.ids)
-        for piece in pieces:
-            ids.extend(piece.ids)
-        return Place(node, pieces, ids.tolist(), tuple(tools))
+        keys = [_group_key(group, names if not i else "") for i, group in enumerate(groups)]
+        node, num_known = self._follow(self._roots, keys)
+        return self._place(node, groups[num_known:], num_known, names, tools)
 
-    def num_new_tokens(self, turn: Turn) -> int:
-        """Tokens that `add` would add."""
-        missing, _ = self._missing(turn)
-        return sum(len(piece.ids) for piece in missing) + sum(len(choice.ids) for choice in turn.choices)
+    def locate_after(self, node: Node, said: Sequence[Said]) -> Place | None:
+        """As `locate`, where all before the assistant message `said[0]` is known to be `node`; None: read it whole."""
+        groups = _split(said, begun=True)
+        found, num_known = self._follow(node.children, [_group_key(group) for group in groups])
+        return None if found is None else self._place(found, groups[num_known:], num_known + 1, "", ())
 
     def add(self, turn: Turn) -> list[Node]:
         """The nodes of its choices."""
@@ -203,22 +192,39 @@ class Conversation:
                 session.turns.append(_record(said.role, text, start, len(session.ids), node.choice))
         return session
 
-    def _follow(self, keys: Sequence[Any]) -> tuple[Node | None, int]:
-        """The best node that the keys lead to, and how many keys lead there."""
+    def _follow(self, children: "dict[Any, list[Node]]", keys: Sequence[Any]) -> tuple[Node | None, int]:
+        """The best node that the keys lead to from there, and how many keys lead to it."""
         reached: tuple[Node | None, int] = (None, 0)
-        frontier = self._roots.get(keys[0], [])
+        frontier = children.get(keys[0], [])
         for depth in range(1, len(keys) + 1):
             if not frontier:
                 break
-            best = (
-                max(frontier, key=lambda node: (sum(n.choice is not None for n in node.path()), node.index))
-                if (len(frontier) > 1)
-                else frontier[0]
-            )
-            reached = best, depth
+            reached = (frontier[0] if len(frontier) == 1 else max(frontier, key=_preference)), depth
             if depth < len(keys):
                 frontier = [child for node in frontier for child in node.children.get(keys[depth], ())]
         return reached
+
+    def _place(
+        self,
+        node: Node | None,
+        groups: Sequence[tuple[Said, ...]],
+        index: int,
+        names: str,
+        tools: Sequence[dict[str, Any]],
+    ) -> Place:
+        """Below `node`, with the groups from number `index` on as new pieces."""
+        pieces: list[Piece] = []
+        last = node.ids[-1] if node is not None else None
+        for number, group in enumerate(groups, start=index):
+            piece = self._piece(group, number, last, names, tools)
+            last = piece.ids[-1]
+            pieces.append(piece)
+        ids: array[int] = array("i")
+        for known in node.path() if node is not None else ():
+            ids.extend(known.ids)
+        for piece in pieces:
+            ids.extend(piece.ids)
+        return Place(node, pieces, ids.tolist())
 
     def _piece(
         self, group: tuple[Said, ...], index: int, last: int | None, names: str, tools: Sequence[dict[str, Any]]
@@ -279,17 +285,17 @@ def _versions(choice: Choice) -> Iterator[int]:
         yield from [version] * (stop - start)
 
 
-def _split(said: Sequence[Said]) -> list[tuple[Said, ...]]:
-    """Alternately what is observed and one assistant turn; begins and ends with what is observed."""
+def _split(said: Sequence[Said], *, begun: bool = False) -> list[tuple[Said, ...]]:
+    """Alternately what is observed and one assistant turn; ends with what is observed, and begins so unless `begun`."""
     groups: list[tuple[Said, ...]] = []
     waiting: list[Said] = []
     known: set[str] = set()
     for index, message in enumerate(said):
         if message.role == "assistant":
-            if not waiting:
+            if not waiting and not (begun and not index):
                 where = "the first message" if not index else "a message after an assistant's"
                 raise ConversationError(index, f"{where} must not be an assistant's")
-            groups += [tuple(waiting), (message,)]
+            groups += [tuple(waiting), (message,)] if waiting else [(message,)]
             waiting, known = [], {call.id for call in message.calls}
             continue
         if message.role == "tool" and message.call_id not in known:
@@ -336,6 +342,11 @@ def _record(role: str, text: str, start: int, stop: int, choice: Choice | None) 
     return TurnRecord(
         role=role, text=text, token_start=start, token_stop=stop, finish_reason=finish, engine_seconds=seconds
     )
+
+
+def _preference(node: Node) -> tuple[int, int]:
+    """Of nodes that read alike: more sampled turns behind it, then newer."""
+    return sum(before.choice is not None for before in node.path()), node.index
 
 
 def _aborted(node: Node) -> bool:

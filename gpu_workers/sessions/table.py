@@ -10,6 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -87,6 +88,7 @@ class Session:
     num_started: int = 0  # turns, also those that came to nothing
     running: dict[str, Callable[[], None]] = field(default_factory=dict)  # request id -> ends the turn
     closed: bool = False
+    recent: Any = None  # of the server: what the last finished turn was asked with, to read only what is new
 
     @property
     def spec(self) -> SessionSpec:
