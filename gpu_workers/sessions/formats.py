@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -22,7 +22,7 @@ _MISTRAL, _LLAMA = "[TOOL_CALLS]", "<|python_tag|>"
 _MISTRAL_NAMED = re.compile(r"([A-Za-z_][\w.-]*)(?:\[CALL_ID\]\w+)?\s*(?:\[ARGS\])?\s*(?=\{)")
 _TAGGED = re.compile(rf"{_OPEN}.*?{_CLOSE}", re.DOTALL)
 _PYTHON_MAYBE = re.compile(r"\s*(?:`{0,3}|```[A-Za-z_]*\s*)\[?\s*(?:[A-Za-z_][\w.]*)?\s*\Z")
-_PYTHON_OPENING = re.compile(r"\s*(?:```[A-Za-z_]*\s*)?\[?\s*[A-Za-z_][\w.]*\s*\(")
+_PYTHON_OPENING = re.compile(r"\s*(?:```[A-Za-z_]*\s*)?\[?\s*([A-Za-z_][\w.]*)\s*\(")
 
 
 class ToolFormat(StrEnum):
@@ -59,7 +59,7 @@ def read_calls(text: str, form: ToolFormat, parameters: Mapping[str, Mapping[str
         found, content = _READERS[form](text)
         calls = [FoundCall(call.name, bind_arguments(call, parameters.get(call.name, {}))) for call in found]
     except CallSyntaxError as error:
-        return Reading(text, error=str(error) if _was_meant(text, form) else "")
+        return Reading(text, error=str(error) if _was_meant(text, form, parameters) else "")
     return Reading(content, tuple(calls))
 
 
@@ -110,10 +110,11 @@ def guess_format(template_source: str) -> ToolFormat:
     return next((form for mark, form in marks.items() if mark in template_source), ToolFormat.HERMES)
 
 
-def _was_meant(text: str, form: ToolFormat) -> bool:
+def _was_meant(text: str, form: ToolFormat, names: Container[str]) -> bool:
     """Whether a finished turn was meant as a call, so that it is worth saying why it is none."""
     if form is ToolFormat.PYTHON:
-        return bool(_PYTHON_OPENING.match(text))
+        opening = _PYTHON_OPENING.match(text)
+        return opening is not None and (opening.group(1) in names or text.rstrip().endswith(")"))
     rest = text[plain_length(text, form) :].lstrip()
     return rest.startswith((_OPEN[:6], _MISTRAL[:6], _LLAMA[:6])) or '"name"' in rest
 

@@ -202,8 +202,8 @@ class RunningTurn:
         sample.finish_reason = sample.finish_reason or "abort"
         reply, error = self.reply(sample)
         return Choice(
-            ids=sample.ids,
-            logprobs=sample.logprobs,
+            ids=list(sample.ids),
+            logprobs=list(sample.logprobs),
             spans=spans_of(sample.versions),
             finish_reason=sample.finish_reason,
             reply=reply,
@@ -250,6 +250,8 @@ class RunningTurn:
         raise WorkerError(Boundary.ENGINE, f"the engine aborted the turn {MAX_PARTS} times")
 
     def _take(self, sample: Sample, start: int, result: GenerateResult) -> None:
+        if self._over:  # what was recorded stays as it is, though the engine's stream has not ended yet
+            return
         check_lengths(result)
         sample.take(start, result, versions_of(self.policy, result))
         goes_on = result.finish_reason == "abort" and not self._stopped

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -259,7 +259,7 @@ class Agent:
         return body, turn, len(self.engine.served)
 
     def _keep(self, first: int, samples: list[list[int]]) -> None:
-        parts = [part for part in self.engine.served[first:] if part.ids]
+        parts = [replace(part, ids=[*part.ids], logprobs=[*part.logprobs]) for part in self.engine.served[first:]]
         assert sorted(token for ids in samples for token in ids) == sorted(t for part in parts for t in part.ids)
         self.kept += parts
 
