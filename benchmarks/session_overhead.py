@@ -81,7 +81,8 @@ def run_server(port: int, engine_url: str, home: str) -> None:
     from starlette.applications import Starlette
 
     from gpu_workers.serving.errors import ApiError, render_error
-    from gpu_workers.serving.session_routes import SessionServer, session_routes
+    from gpu_workers.serving.session_routes import session_routes
+    from gpu_workers.serving.session_server import SessionServer
     from gpu_workers.sessions.limits import SessionLimits
 
     @contextlib.asynccontextmanager

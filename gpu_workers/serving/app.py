@@ -20,7 +20,8 @@ from gpu_workers.serving.channels import ChannelFollower, ChannelTable, Installe
 from gpu_workers.serving.completions import Completion, parse_request
 from gpu_workers.serving.control import ChannelBinding, ControlError, ControlPlane, Introspection, TokenCache
 from gpu_workers.serving.errors import ApiError, render_error
-from gpu_workers.serving.session_routes import SessionServer, session_routes
+from gpu_workers.serving.session_routes import session_routes
+from gpu_workers.serving.session_server import SessionServer
 from gpu_workers.sessions.chat import ChatTemplate, TemplateError, find_template
 from gpu_workers.sessions.limits import SessionLimits
 

@@ -8,7 +8,7 @@ import msgspec
 
 from gpu_workers.serving.session_requests import ChatBody
 from gpu_workers.sessions.chat import ChatTemplate
-from gpu_workers.sessions.conversation import Said
+from gpu_workers.sessions.records import Said
 from gpu_workers.sessions.turns import RunningTurn, Sample
 
 _FINISH = {"stop": "stop", "length": "length", "abort": "stop"}

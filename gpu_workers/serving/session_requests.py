@@ -9,7 +9,7 @@ from msgspec import Meta
 from gpu_workers.contracts.messages import Sampling
 from gpu_workers.contracts.tasks import ToolSpec
 from gpu_workers.serving.errors import ApiError
-from gpu_workers.sessions.conversation import CallMade, Said
+from gpu_workers.sessions.records import CallMade, Said
 from gpu_workers.sessions.table import SessionSpec
 from gpu_workers.sessions.turns import TurnOptions
 

@@ -16,10 +16,11 @@ import msgspec
 
 from gpu_workers.contracts.messages import PolicyRef
 from gpu_workers.sessions.chat import ChatTemplate
-from gpu_workers.sessions.conversation import Conversation, Node, Turn
+from gpu_workers.sessions.conversation import Conversation, Node
 from gpu_workers.sessions.formats import ToolFormat
 from gpu_workers.sessions.journal import Journal
 from gpu_workers.sessions.limits import SessionLimits
+from gpu_workers.sessions.records import Turn
 
 NUM_REMEMBERED = 10_000  # sessions that expired, to say so
 SWEEP_SECONDS = 5.0

@@ -2,11 +2,10 @@
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, field
 
 from gpu_workers.contracts.enums import Boundary
@@ -14,9 +13,11 @@ from gpu_workers.contracts.messages import Sampling
 from gpu_workers.contracts.seams import GenerateRequest, GenerateResult, RolloutEngine, WorkerError
 from gpu_workers.contracts.tasks import ToolSpec
 from gpu_workers.sessions.chat import ChatTemplate
-from gpu_workers.sessions.conversation import CallMade, Choice, Node, Place, Said, Turn, spans_of
+from gpu_workers.sessions.conversation import Node, Place
+from gpu_workers.sessions.engines import abort_quietly, is_unreachable, results_of
 from gpu_workers.sessions.formats import Reading, plain_length, read_calls
 from gpu_workers.sessions.journal import JournalError
+from gpu_workers.sessions.records import CallMade, Choice, Said, Turn, spans_of
 from gpu_workers.sessions.session import PART_SEED_STRIDE, TURN_SEED_STRIDE
 from gpu_workers.sessions.table import Session, SessionError, SessionTable
 from gpu_workers.sessions.tokens import check_lengths, versions_of
@@ -88,7 +89,7 @@ class RunningTurn:
         """End it with what there is: the engines are told, and what they answer is the end of the turn."""
         self._stopped = True
         for request_id, engine in self._sampling_now.items():
-            self._stopping.add(asyncio.ensure_future(_abort(engine, request_id)))
+            self._stopping.add(asyncio.ensure_future(abort_quietly(engine, request_id)))
 
     async def sample(self) -> None:
         """Fill the samples. Raises WorkerError, and then no choice is kept."""
@@ -223,7 +224,7 @@ class RunningTurn:
             engine, result = self._engines[0], None
             self._sampling_now[request.request_id] = engine
             try:
-                async with contextlib.aclosing(_results(engine, request, stream=stream)) as results:
+                async with contextlib.aclosing(results_of(engine, request, stream=stream)) as results:
                     async for result in results:
                         self._take(sample, start, result)
                         yield
@@ -286,28 +287,6 @@ def turn_seed(session: Session) -> int:
     return session.spec.seed + TURN_SEED_STRIDE * session.num_started
 
 
-def order_engines(session_id: str, engines: Sequence[RolloutEngine]) -> list[RolloutEngine]:
-    """By preference: the turns of a session meet on one engine, sessions spread evenly (rendezvous hashing)."""
-    digests = [hashlib.sha256(f"{session_id} {index}".encode()).digest() for index in range(len(engines))]
-    return [engines[index] for index in sorted(range(len(engines)), key=digests.__getitem__)]
-
-
-def is_unreachable(error: WorkerError) -> bool:
-    """Whether the engine did not answer at all."""
-    return error.retryable and getattr(error, "status", 0) == 0
-
-
-async def _results(
-    engine: RolloutEngine, request: GenerateRequest, *, stream: bool
-) -> AsyncGenerator[GenerateResult, None]:
-    """Cumulative results, or the last one alone."""
-    if not stream:
-        yield await engine.generate(request)
-        return
-    async for result in engine.stream(request):
-        yield result
-
-
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
@@ -326,8 +305,3 @@ def _look_at(done: "asyncio.Future[None]") -> None:
     """Whoever left the stream never hears of the failure that came after."""
     if not done.cancelled():
         done.exception()
-
-
-async def _abort(engine: RolloutEngine, request_id: str) -> None:
-    with contextlib.suppress(WorkerError):  # then the turn ends by itself
-        await engine.abort(request_id)

@@ -15,7 +15,7 @@ from gpu_workers.contracts.seams import GenerateRequest, WorkerError
 from gpu_workers.contracts.trajectories import Branch
 from gpu_workers.serving.session_answers import Answer
 from gpu_workers.serving.session_requests import parse_chat
-from gpu_workers.serving.session_routes import _finish
+from gpu_workers.serving.session_server import finish_turn
 from gpu_workers.sessions.table import SessionSpec
 from gpu_workers.sessions.trajectory import trajectory_of
 from tests.sessions.world import Planned, RecordingEngine, Served, hermes, make_server
@@ -223,8 +223,8 @@ class Agent:
         _, two, first = self._begin(n=2)
         await two.sample()
         await one.sample()
-        _finish(self.session, body, two)
-        _finish(self.session, body, one)
+        finish_turn(self.session, body, two)
+        finish_turn(self.session, body, one)
         for turn in (one, two):
             turn.close()
         self._keep(first, [sample.ids for turn in (two, one) for sample in turn.samples])
@@ -244,7 +244,7 @@ class Agent:
             assert events
         else:
             await turn.sample()
-        _finish(self.session, body, turn)
+        finish_turn(self.session, body, turn)
         turn.close()
         self._keep(first, [sample.ids for sample in turn.samples])
         self._hear(body, turn)

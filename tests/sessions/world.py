@@ -17,7 +17,8 @@ from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.seams import EngineInfo, GenerateRequest, GenerateResult, VersionSpan, WorkerError
 from gpu_workers.serving.control import SECRET_HEADER
 from gpu_workers.serving.errors import ApiError, render_error
-from gpu_workers.serving.session_routes import SessionServer, session_routes
+from gpu_workers.serving.session_routes import session_routes
+from gpu_workers.serving.session_server import SessionServer
 from gpu_workers.sessions.chat import ChatTemplate, load_template
 from gpu_workers.sessions.limits import SessionLimits
 

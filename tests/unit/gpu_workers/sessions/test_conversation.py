@@ -5,18 +5,9 @@ import pytest
 
 from gpu_workers.contracts.messages import PolicyRef
 from gpu_workers.sessions.chat import ChatTemplate
-from gpu_workers.sessions.conversation import (
-    CallMade,
-    Choice,
-    Conversation,
-    ConversationError,
-    Node,
-    Place,
-    Said,
-    Turn,
-    spans_of,
-)
+from gpu_workers.sessions.conversation import Conversation, ConversationError, Node, Place
 from gpu_workers.sessions.formats import ToolFormat
+from gpu_workers.sessions.records import CallMade, Choice, Said, Turn, spans_of
 
 USER, MORE = Said("user", "2+3?"), Said("user", "So?")
 TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": "calc", "description": "", "parameters": {}}}]
