@@ -18,9 +18,9 @@ from gpu_workers.contracts.seams import Environment, RolloutEngine, WorkerError
 from gpu_workers.contracts.tasks import Message
 from gpu_workers.contracts.trajectories import Branch, Trajectory
 from gpu_workers.rollout.episode import Episode, EpisodeSetup, play_episode
+from gpu_workers.serving.control import SECRET_HEADER
 from gpu_workers.sessions.session import PolicyMoves, SampledTurn, TokenSession
 
-SECRET_HEADER = "X-Ratchet-Worker-Secret"  # noqa: S105 (a header's name)
 STDERR_CHARACTERS = 2000
 REQUEST_SECONDS = 30.0
 

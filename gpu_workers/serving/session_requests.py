@@ -113,6 +113,10 @@ def parse_chat(data: bytes) -> ChatBody:
     names = {tool.function.name for tool in body.tools or ()}
     if len(names) < len(body.tools or ()):
         raise ApiError(400, "invalid_value", "two tools have the same name", param="tools")
+    for index, tool in enumerate(body.tools or ()):
+        if not isinstance((tool.function.parameters or {}).get("properties", {}), dict):
+            where = f"tools.{index}.function.parameters.properties"
+            raise ApiError(400, "invalid_value", f"{where} must be an object", param=where)
     if body.tool_choice in (None, "auto", "none"):
         return body
     named = body.tool_choice.get("function", {}) if isinstance(body.tool_choice, dict) else {}

@@ -104,6 +104,8 @@ class SessionServer:
             raise ApiError(400, "invalid_value", str(error), param=f"messages.{error.index}") from error
         except TemplateError as error:
             raise ApiError(400, "invalid_value", str(error), param="messages") from error
+        except RecursionError as error:
+            raise ApiError(400, "invalid_value", "tools or arguments are nested too deeply", param="tools") from error
         limit = min(session.spec.context_limit or template.context_limit, template.context_limit)
         room = limit - len(place.ids)
         if room < 1:

@@ -9,6 +9,7 @@ from typing import Any
 from gpu_workers.contracts.groups import TurnRecord
 from gpu_workers.contracts.messages import PolicyRef
 from gpu_workers.contracts.tasks import Message
+from gpu_workers.contracts.text import storable
 from gpu_workers.sessions.chat import ChatTemplate
 from gpu_workers.sessions.formats import FoundCall, ToolFormat, tool_instructions, write_calls
 from gpu_workers.sessions.records import Choice, Piece, Said, Turn
@@ -251,7 +252,7 @@ def _calls(said: Said) -> list[FoundCall]:
             value = json.loads(call.arguments)
         except (ValueError, RecursionError):
             value = {}
-        calls.append(FoundCall(call.name, value if isinstance(value, dict) else {}))
+        calls.append(FoundCall(call.name, storable(value) if isinstance(value, dict) else {}))
     return calls
 
 

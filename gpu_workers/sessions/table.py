@@ -10,9 +10,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from gpu_workers.contracts.messages import PolicyRef
 from gpu_workers.sessions.chat import ChatTemplate
@@ -42,13 +43,13 @@ class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     policy: PolicyRef = PolicyRef()
     tool_format: ToolFormat | None = None  # None: what the model's chat template speaks of
-    temperature: float | None = None
-    top_p: float | None = None
-    max_new_tokens: int = 1024  # the most of a turn, and the default
-    context_limit: int | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    max_new_tokens: Annotated[int, Meta(ge=1)] = 1024  # the most of a turn, and the default
+    context_limit: Annotated[int, Meta(ge=1)] | None = None
     seed: int = 0
-    idle_seconds: float | None = None  # shorter than the server's
-    label: str = ""  # the caller's own, e.g. the episode's name
+    idle_seconds: Annotated[float, Meta(gt=0)] | None = None  # shorter than the server's
+    label: Annotated[str, Meta(max_length=200)] = ""  # the caller's own, e.g. the episode's name
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):

@@ -85,6 +85,10 @@ def error(response: httpx.Response) -> tuple[int, str, str | None]:
         ({"stop": ["a", "b", "c", "d", "e"]}, (400, "invalid_value", "stop")),
         ({"stop": ""}, (400, "invalid_value", "stop")),
         ({"tools": [{"type": "web"}]}, (400, "invalid_value", "tools.0.type")),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": 5}}}]},
+            (400, "invalid_value", "tools.0.function.parameters.properties"),
+        ),
         ({"tools": [TOOL, TOOL]}, (400, "invalid_value", "tools")),
         ({"tools": [TOOL], "tool_choice": "required"}, (400, "unsupported_parameter", "tool_choice")),
         (
@@ -105,6 +109,30 @@ async def test_a_request_that_cannot_be_met(world: World, change: dict[str, Any]
     shown = (await world.client.get(session[0], headers=OWNER)).json()
     assert (shown["num_turns"], shown["num_tokens"], shown["num_running"]) == (0, 0, 0)
     assert world.engine.served == []
+
+
+async def test_calls_that_an_agent_made_up(world: World) -> None:
+    """Arguments that are no object, half a character or nested without end: read as text, or refused; never a 500."""
+    session = await world.open()
+    result = {"role": "tool", "tool_call_id": "c1", "content": "5"}
+    for arguments in (
+        "",
+        "x",
+        "[1]",
+        '{"x": "\\ud800"}',
+        '{"x": "\\u0000"}',
+        "{" * 5000,
+        '{"x":' * 900 + "1" + "}" * 900,
+    ):
+        call = {"id": "c1", "type": "function", "function": {"name": "calc", "arguments": arguments}}
+        made = {"role": "assistant", "content": None, "tool_calls": [call]}
+        answer = await world.ask(session, messages=[*ASK["messages"], made, result])
+        assert answer.status_code in (200, 400), arguments
+    deep: dict[str, Any] = {}
+    for _ in range(900):
+        deep = {"x": deep}
+    tool = {"type": "function", "function": {"name": "calc", "parameters": deep}}
+    assert (await world.ask(session, tools=[tool])).status_code == 400
 
 
 async def test_missing_fields_and_broken_bodies(world: World) -> None:
@@ -197,7 +225,21 @@ async def test_an_adapter_that_no_engine_holds(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", [{"policy": 3}, {"tool_format": "xml"}, {"temperature": "hot"}, {"max_new_tokens": None}, [], "x"]
+    "spec",
+    [
+        {"policy": 3},
+        {"tool_format": "xml"},
+        {"temperature": "hot"},
+        {"temperature": -1},
+        {"top_p": 0},
+        {"max_new_tokens": None},
+        {"max_new_tokens": 0},
+        {"context_limit": 0},
+        {"idle_seconds": -1},
+        {"label": "x" * 201},
+        [],
+        "x",
+    ],  # fmt: skip
 )
 async def test_a_session_that_cannot_be_made(world: World, spec: Any) -> None:
     assert error(await world.client.post("/sessions", json=spec, headers=OWNER))[0] == 400

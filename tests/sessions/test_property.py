@@ -302,8 +302,11 @@ class Agent:
         for node in self.session.conversation.nodes:
             assert self.seen.setdefault(node.index, node.ids.tolist()) == node.ids.tolist()
         branches = trajectory_of(self.session, "all").branches
+        seen = {(part.version, *part.request.input_ids, *part.ids) for part in self.kept}
         for branch in branches:
             self._check_branch(branch)
+            for version, _, stop in branch.versions:  # the engine saw exactly these ids before it sampled the next
+                assert (version, *branch.ids[:stop]) in seen
         own = [
             (int(token), round(float(p), 3), int(version))
             for branch in branches
