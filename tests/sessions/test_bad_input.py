@@ -239,7 +239,7 @@ async def test_an_adapter_that_no_engine_holds(world: World) -> None:
         {"label": "x" * 201},
         [],
         "x",
-    ],  # fmt: skip
+    ],
 )
 async def test_a_session_that_cannot_be_made(world: World, spec: Any) -> None:
     assert error(await world.client.post("/sessions", json=spec, headers=OWNER))[0] == 400
