@@ -11,6 +11,7 @@ from gpu_workers.contracts.environment import TEST_TOOLS, MountRole
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.sandboxes.backends import BackendChoice, load_choice
 from gpu_workers.sandboxes.host import DataRoot, HostPolicy, load_host_policy
+from gpu_workers.sessions.limits import SessionLimits
 
 BROKER_SCHEMES = frozenset({"redis", "rediss", "redis+socket", "amqp", "amqps", "memory"})
 LOCAL_REDIS = "redis://127.0.0.1:6379/0"
@@ -38,6 +39,7 @@ class WorkerSettings:
     judge_key: str = field(default="", repr=False)
     sandbox: HostPolicy = field(default_factory=HostPolicy)  # the most that this host grants a task
     sandbox_backend: BackendChoice = field(default_factory=BackendChoice)
+    sessions: SessionLimits = field(default_factory=SessionLimits)  # of the gateway's session server
 
     @property
     def cache_dir(self) -> Path:
@@ -74,6 +76,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> WorkerSettings:
         judge_key=env.get("RATCHET_JUDGE_KEY", ""),
         sandbox=_sandbox(env, environments_dir),
         sandbox_backend=_sandbox_backend(env),
+        sessions=_sessions(env),
     )
 
 
@@ -124,6 +127,23 @@ def _url(env: Mapping[str, str], name: str, default: str, schemes: frozenset[str
     if url and urlsplit(url).scheme not in schemes:
         raise SettingsError(f"{name}: {url!r} must start with one of {', '.join(sorted(schemes))}")
     return url
+
+
+def _sessions(env: Mapping[str, str]) -> SessionLimits:
+    default = SessionLimits()
+    return SessionLimits(
+        max_sessions=_count(env, "RATCHET_SESSIONS_MAX", default.max_sessions),
+        max_session_tokens=_count(env, "RATCHET_SESSION_TOKENS", default.max_session_tokens),
+        max_tokens=_count(env, "RATCHET_SESSIONS_TOTAL_TOKENS", default.max_tokens),
+        idle_seconds=_count(env, "RATCHET_SESSION_IDLE_SECONDS", int(default.idle_seconds)),
+    )
+
+
+def _count(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name) or str(default)
+    if not text.isdigit() or not 0 < int(text) < 2**40:
+        raise SettingsError(f"{name}: {text!r} is not a whole number above 0")
+    return int(text)
 
 
 def _sandbox_backend(env: Mapping[str, str]) -> BackendChoice:

@@ -63,6 +63,8 @@ def gateway_options(worker: WorkerSettings, port: int) -> GatewayOptions:
         connect=lambda: [SGLangEngine(url) for url in urls],
         installer=installer,
         name=f"{socket.gethostname()}:{port}",
+        sessions_dir=worker.home / "sessions",
+        session_limits=worker.sessions,
     )
 
 

@@ -1,4 +1,4 @@
-"""Routes of the gateway: completions, models, health."""
+"""Routes of the gateway: completions, models, health; sessions where it has a folder for them."""
 
 import asyncio
 import contextlib
@@ -15,11 +15,15 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from gpu_workers.contracts.seams import RolloutEngine, WorkerError
+from gpu_workers.serving.bodies import read_body
 from gpu_workers.serving.channels import ChannelFollower, ChannelTable, Installer
 from gpu_workers.serving.completions import Completion, parse_request
 from gpu_workers.serving.control import ChannelBinding, ControlError, ControlPlane, Introspection, TokenCache
 from gpu_workers.serving.errors import ApiError, render_error
+from gpu_workers.serving.session_routes import session_routes
+from gpu_workers.serving.session_server import SessionServer
 from gpu_workers.sessions.chat import ChatTemplate, TemplateError, find_template
+from gpu_workers.sessions.limits import SessionLimits
 
 MAX_BODY_BYTES = 2 * 2**20
 CONTROL_TIMEOUT_SECONDS = 10.0
@@ -37,6 +41,8 @@ class GatewayOptions:
     installer: Callable[[list[RolloutEngine]], Installer]
     name: str = field(default_factory=lambda: f"gateway@{socket.gethostname()}")
     control_transport: httpx.AsyncBaseTransport | None = None
+    sessions_dir: Path | None = None  # None: no sessions are served
+    session_limits: SessionLimits = field(default_factory=SessionLimits)
 
 
 class Gateway:
@@ -102,6 +108,10 @@ def make_app(options: GatewayOptions) -> Starlette:
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         gateway = Gateway(options)
         app.state.gateway = gateway
+        if options.sessions_dir is not None:
+            app.state.sessions = SessionServer(
+                options.sessions_dir, gateway.engines, options.models_dir, options.secret, options.session_limits
+            )
         following = asyncio.create_task(gateway.follower.run())
         try:
             yield
@@ -109,12 +119,15 @@ def make_app(options: GatewayOptions) -> Starlette:
             following.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await following
+            if options.sessions_dir is not None:
+                app.state.sessions.close()
             await gateway.close()
 
     routes = [
         Route("/health", health),
         Route("/v1/models", list_models),
         Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+        *(session_routes() if options.sessions_dir is not None else ()),
     ]
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={ApiError: render_error})
 
@@ -166,11 +179,7 @@ async def _guarded(events: AsyncIterator[str]) -> AsyncIterator[str]:
 
 
 async def _body(request: Request) -> object:
-    data = b""
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > MAX_BODY_BYTES:
-            raise ApiError(413, "body_too_large", f"the body is larger than {MAX_BODY_BYTES} bytes")
+    data = await read_body(request, MAX_BODY_BYTES)
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:

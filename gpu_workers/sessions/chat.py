@@ -12,6 +12,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from gpu_workers.contracts.tasks import Message
+from gpu_workers.sessions.formats import guess_format
 
 _PROBE = "\u2402probe\u2403"  # cannot occur in a template's own text
 
@@ -38,17 +39,23 @@ class ChatTemplate:
         self._names = {
             name: _token_text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")
         }
-        self._template = _load_template(model_dir, config)
+        source = _template_source(model_dir, config)
+        self._template = _compile_template(source)
+        self.tool_format = guess_format(source)
         self.eos_id = self._find_eos()
         self._special = _special_tokens(self._tokenizer)
         self._eos_text = self._names["eos_token"]
         self.has_tool_role = True
         self.has_tool_role = self._accepts_tool_role()
+        self.takes_tools = self._writes_tools()
         self.context_limit = _context_limit(model_dir)
 
-    def render_prompt(self, messages: Sequence[Message]) -> list[int]:
-        """Ids of a conversation, ending in the generation prompt of the next assistant turn."""
-        return self._encode(self._render(messages, generate=True))
+    def render_prompt(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> list[int]:
+        """Ids of a conversation, ending in the generation prompt of the next assistant turn.
+
+        `tools` in OpenAI's format; only for a template that `takes_tools`.
+        """
+        return self._encode(self._render(messages, generate=True, tools=tools))
 
     def suffix(self, messages: Sequence[Message]) -> list[int]:
         """Ids that follow the end-of-turn token of an assistant turn: `messages`, then the generation prompt.
@@ -85,6 +92,12 @@ class ChatTemplate:
             raise TemplateError("a completion must end in an assistant message")
         return TrainingTokens(ids=ids, mask=mask)
 
+    def written_turn(self, content: str, marker: str = "", calls: str = "") -> list[int]:
+        """Ids of an assistant turn that no policy sampled, with its end; `marker` may be a special token."""
+        marker_id = self._tokenizer.token_to_id(marker) if marker else None
+        between = [int(marker_id)] if marker_id is not None else self.encode(marker)
+        return [*self.encode(content), *between, *self.encode(calls), self.eos_id]
+
     def encode(self, text: str) -> list[int]:
         """Ids of plain text; the text of a special token stays text."""
         return self._encode(self._neutralise(text))
@@ -92,6 +105,17 @@ class ChatTemplate:
     def decode(self, ids: Sequence[int]) -> str:
         """Text without special tokens."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def decode_marked(self, ids: Sequence[int]) -> str:
+        """Text of a turn with its special tokens but the last one's, where it ends the turn."""
+        turn = ids[:-1] if ids and ids[-1] == self.eos_id else ids
+        return str(self._tokenizer.decode(list(turn), skip_special_tokens=False))
+
+    def without_special(self, text: str) -> str:
+        """The text without whatever spells a special token."""
+        for token in self._special:
+            text = text.replace(token, "")
+        return text
 
     def token_texts(self, ids: Sequence[int]) -> list[str]:
         """Text of every token by itself, special ones included, for display."""
@@ -107,14 +131,31 @@ class ChatTemplate:
                 text = text.replace(token, f"{token[0]} {token[1:]}")
         return text
 
-    def _render(self, messages: Sequence[Message], *, generate: bool) -> str:
+    def _render(self, messages: Sequence[Message], *, generate: bool, tools: Sequence[dict[str, Any]] = ()) -> str:
         plain = [{"role": m.role, "content": self._neutralise(m.content)} for m in messages]
         if not self.has_tool_role:
             plain = [_as_user(m) if m["role"] == "tool" else m for m in plain]
         try:
-            return str(self._template.render(messages=plain, add_generation_prompt=generate, **self._names))
+            shown = {"tools": self._neutral(list(tools))} if tools else {}
+            return str(self._template.render(messages=plain, add_generation_prompt=generate, **shown, **self._names))
         except (jinja2.TemplateError, TemplateError) as error:
             raise TemplateError(f"{self.model_dir}: the chat template refused the conversation: {error}") from error
+
+    def _neutral(self, value: Any) -> Any:
+        """`_neutralise` of every text inside."""
+        if isinstance(value, str):
+            return self._neutralise(value)
+        if isinstance(value, dict):
+            return {self._neutralise(str(key)): self._neutral(item) for key, item in value.items()}
+        return [self._neutral(item) for item in value] if isinstance(value, list) else value
+
+    def _writes_tools(self) -> bool:
+        function = {"name": "probe", "description": _PROBE, "parameters": {"type": "object", "properties": {}}}
+        try:
+            text = self._render([Message(role="user", content="u")], generate=True, tools=[_as_tool(function)])
+        except (TemplateError, TypeError):
+            return False
+        return _PROBE in text
 
     def _accepts_tool_role(self) -> bool:
         turns = [("user", "u"), ("assistant", "a"), ("tool", _PROBE)]
@@ -148,6 +189,10 @@ def find_template(model_path: str, models_dir: Path) -> ChatTemplate:
     return load_template(folder)
 
 
+def _as_tool(function: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": function}
+
+
 def _as_user(message: dict[str, str]) -> dict[str, str]:
     return {"role": "user", "content": f"Result: {message['content']}"}
 
@@ -172,15 +217,24 @@ def _load_tokenizer(model_dir: Path) -> Tokenizer:
     return tokenizer
 
 
-def _load_template(model_dir: Path, config: dict[str, Any]) -> jinja2.Template:
+def _template_source(model_dir: Path, config: dict[str, Any]) -> str:
     path = model_dir / "chat_template.jinja"
     source = path.read_text(encoding="utf-8") if path.is_file() else config.get("chat_template")
     if not isinstance(source, str):
         raise TemplateError(f"{model_dir} has no chat template (chat_template.jinja or tokenizer_config.json)")
+    return source
+
+
+def _compile_template(source: str) -> jinja2.Template:
     # Rendered as plain text for a tokeniser, never as HTML: escaping would change what the policy reads.
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, autoescape=False)
     environment.globals["raise_exception"] = _raise_exception
+    environment.filters["tojson"] = _to_json  # Jinja's own escapes <, > and & for HTML
     return environment.from_string(source)
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def _raise_exception(message: str) -> None:

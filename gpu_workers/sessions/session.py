@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
-import numpy as np
 
 from gpu_workers.contracts.enums import Boundary
-from gpu_workers.contracts.groups import EpisodeTokens, ToolCallRecord, TurnRecord
+from gpu_workers.contracts.groups import ToolCallRecord, TurnRecord
 from gpu_workers.contracts.messages import PolicyRef, Sampling
 from gpu_workers.contracts.seams import GenerateRequest, GenerateResult, RolloutEngine, WorkerError
 from gpu_workers.contracts.tasks import Message
 from gpu_workers.sessions.chat import ChatTemplate
+from gpu_workers.sessions.tokens import TokenArrays, check_lengths, versions_of
 
-_TURN_SEED_STRIDE = 1_000_003  # turns of one episode draw from different seeds
-_PART_SEED_STRIDE = 7_368_787  # and so do the parts of a turn that versions share
+TURN_SEED_STRIDE = 1_000_003  # turns of one episode draw from different seeds
+PART_SEED_STRIDE = 7_368_787  # and so do the parts of a turn that versions share
 
 
 class ContextFullError(RuntimeError):
@@ -42,31 +42,34 @@ class PolicyMoves(Protocol):
     async def generate(self, engine: RolloutEngine, request: GenerateRequest) -> GenerateResult: ...
 
 
-class TokenSession:
-    """Grows by sampled turns and appended messages only. All four arrays have one entry a token."""
+class TokenSession(TokenArrays):
+    """Grows by sampled turns and appended messages only."""
 
     def __init__(
         self, template: ChatTemplate, prompt: Sequence[Message], policy: PolicyRef, *, context_limit: int | None = None
     ) -> None:
+        super().__init__()
         self._template = template
         self._policy = policy
         self._limit = min(context_limit or template.context_limit, template.context_limit)
         self._sent: tuple[int, ...] = ()
-        self.ids: list[int] = []
-        self.mask: list[int] = []
-        self.logprobs: list[float] = []
-        self.versions: list[int] = []
         self.messages: list[Message] = list(prompt)
         self.turns: list[TurnRecord] = []
-        self._extend_observed(template.render_prompt(prompt))
+        self.extend_observed(template.render_prompt(prompt))
         self.num_prompt_tokens = len(self.ids)
         self.turns.extend(
             TurnRecord(role=m.role, text=m.content, token_start=0, token_stop=self.num_prompt_tokens) for m in prompt
         )
 
-    @property
-    def num_sampled_tokens(self) -> int:
-        return sum(self.mask)
+    @classmethod
+    def grown(cls, template: ChatTemplate, policy: PolicyRef, num_prompt_tokens: int) -> "TokenSession":
+        """An empty one, for tokens that were recorded elsewhere."""
+        session = cls.__new__(cls)
+        TokenArrays.__init__(session)
+        session._template, session._policy, session._limit = template, policy, template.context_limit
+        session._sent, session.messages, session.turns = (), [], []
+        session.num_prompt_tokens = num_prompt_tokens
+        return session
 
     @property
     def num_assistant_turns(self) -> int:
@@ -97,14 +100,14 @@ class TokenSession:
             moved = moves is not None and moves.policy.version > self._policy.version
             _check(result, cut_short=moved)
             parts.append(result)
-            self._extend_sampled(result)
+            self._extend_result(result)
             if result.finish_reason != "abort" or len(self.ids) - start >= room:
                 return self._add_turn(start, parts)
 
     def _request(self, sampling: Sampling, num_new: int, request_id: str, part: int) -> GenerateRequest:
         assert tuple(self.ids[: len(self._sent)]) == self._sent, "a sent token was changed"
         self._sent = tuple(self.ids)
-        seed = sampling.seed + _TURN_SEED_STRIDE * self.num_assistant_turns + _PART_SEED_STRIDE * part
+        seed = sampling.seed + TURN_SEED_STRIDE * self.num_assistant_turns + PART_SEED_STRIDE * part
         return GenerateRequest(
             input_ids=self._sent,
             sampling=msgspec.structs.replace(sampling, max_new_tokens=num_new, seed=seed),
@@ -119,8 +122,8 @@ class TokenSession:
             raise ValueError("messages can only follow an assistant turn")
         start = len(self.ids)
         if self.ids[-1] != self._template.eos_id:
-            self._extend_observed([self._template.eos_id])
-        self._extend_observed(self._template.suffix(messages))
+            self.extend_observed([self._template.eos_id])
+        self.extend_observed(self._template.suffix(messages))
         self.messages.extend(messages)
         for message in messages:
             self.turns.append(
@@ -137,21 +140,8 @@ class TokenSession:
         """Text of each token by itself, for display."""
         return self._template.token_texts(self.ids)
 
-    def tokens(self, reward: float | None) -> EpisodeTokens:
-        """The arrays as stored in a group file."""
-        return EpisodeTokens(
-            tokens=np.array(self.ids, dtype=np.int32),
-            mask=np.array(self.mask, dtype=np.uint8),
-            logprobs=np.array(self.logprobs, dtype=np.float32),
-            versions=np.array(self.versions, dtype=np.int32),
-            reward=reward,
-        )
-
-    def _extend_sampled(self, result: GenerateResult) -> None:
-        self.ids.extend(result.output_ids)
-        self.mask.extend([1] * len(result.output_ids))
-        self.logprobs.extend(result.logprobs)
-        self.versions.extend(self._versions_of(result))
+    def _extend_result(self, result: GenerateResult) -> None:
+        self.extend_sampled(result.output_ids, result.logprobs, versions_of(self._policy, result))
 
     def _add_turn(self, start: int, parts: Sequence[GenerateResult]) -> SampledTurn:
         finish = "length" if parts[-1].finish_reason == "abort" else parts[-1].finish_reason
@@ -177,30 +167,10 @@ class TokenSession:
             queue_seconds=sum(part.queue_seconds for part in parts),
         )
 
-    def _versions_of(self, result: GenerateResult) -> list[int]:
-        """Version of every sampled token. The engine's own spans speak of its base weights, not of adapters."""
-        versions = [self._policy.version] * len(result.output_ids)
-        if self._policy.adapter or not all(span.version.isdigit() for span in result.spans):
-            return versions
-        for span in result.spans:
-            versions[span.start : span.stop] = [int(span.version)] * (span.stop - span.start)
-        return versions[: len(result.output_ids)]
-
-    def _extend_observed(self, ids: Sequence[int]) -> None:
-        self.ids.extend(ids)
-        self.mask.extend([0] * len(ids))
-        self.logprobs.extend([0.0] * len(ids))
-        self.versions.extend([-1] * len(ids))
-
 
 def _check(result: GenerateResult, *, cut_short: bool) -> None:
     """`cut_short`: we asked for the abort, so that the turn goes on with a newer version."""
-    if len(result.output_ids) != len(result.logprobs):
-        raise WorkerError(
-            Boundary.ENGINE,
-            f"the engine returned {len(result.output_ids)} ids with {len(result.logprobs)} log-probs",
-            retryable=False,
-        )
+    check_lengths(result)
     if cut_short and result.finish_reason == "abort":
         return
     if result.finish_reason == "abort":

@@ -67,15 +67,15 @@ def parse_json_calls(text: str) -> list[ParsedCall]:
     """
     source = _unfence(text)
     if "<tool_call>" not in source and "</tool_call>" not in source:
-        value = _load_json(source)
+        value = load_json(source)
         items = value if isinstance(value, list) else [value]
         if not items:
             raise CallSyntaxError("no function call in the text")
-        return [_json_call(item) for item in items]
+        return [json_call(item) for item in items]
     bodies = _TAGGED.findall(source)
     if len(bodies) != source.count("<tool_call>") or len(bodies) != source.count("</tool_call>"):
         raise CallSyntaxError("<tool_call> tags do not pair up")
-    return [_json_call(_load_json(body.strip())) for body in bodies]
+    return [json_call(load_json(body.strip())) for body in bodies]
 
 
 def bind_arguments(call: ParsedCall, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,7 +166,9 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _load_json(text: str) -> Any:
+def load_json(text: str) -> Any:
+    """A JSON value without repeated keys, NaN or infinity. Raises CallSyntaxError."""
+
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = [key for key, _ in items]
         if len(set(keys)) != len(keys):
@@ -190,7 +192,8 @@ def _load_json(text: str) -> Any:
         raise CallSyntaxError(f"not JSON: {error or type(error).__name__}") from error
 
 
-def _json_call(item: Any) -> ParsedCall:
+def json_call(item: Any) -> ParsedCall:
+    """The call of one {"name": …, "arguments": {…}}. Raises CallSyntaxError."""
     if not isinstance(item, dict) or not isinstance(item.get("name"), str) or not item["name"]:
         raise CallSyntaxError('a call is an object {"name": text, "arguments": object}')
     unknown = set(item) - {"name", "arguments"}

@@ -73,9 +73,9 @@ PROCESSES: tuple[ProcessSpec, ...] = (
 )
 
 # What any process of any machine may need: paths, locale, proxies' certificates, accelerators, object-store clients,
-# what its sandboxes may grant.
+# what its sandboxes may grant, how many sessions its gateway keeps.
 _SYSTEM = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE")
-_SYSTEM_PREFIXES = ("CUDA_", "NVIDIA_", "AWS_", "XDG_", "SANDBOX_")
+_SYSTEM_PREFIXES = ("CUDA_", "NVIDIA_", "AWS_", "XDG_", "SANDBOX_", "RATCHET_SESSION")
 
 
 def render(spec: ProcessSpec, env: Env, *, host: str = "127.0.0.1", model: str = "") -> list[str]:

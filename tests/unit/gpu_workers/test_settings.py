@@ -89,3 +89,12 @@ def test_what_sandboxes_may_grant(tmp_path: Path) -> None:
 def test_a_wrong_sandbox_setting_is_named(tmp_path: Path, name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=f"SANDBOX_{'NETWORK_HOSTS' if value == 'allowlist' else name[8:]}:"):
         load_settings({"RATCHET_HOME": str(tmp_path), name: value})
+
+
+def test_bounds_of_sessions(tmp_path: Path) -> None:
+    given = {"RATCHET_HOME": str(tmp_path), "RATCHET_SESSIONS_MAX": "7", "RATCHET_SESSION_IDLE_SECONDS": "60"}
+    limits = load_settings(given).sessions
+    assert (limits.max_sessions, limits.idle_seconds, limits.max_session_tokens) == (7, 60, 262_144)
+    for name in ("RATCHET_SESSIONS_MAX", "RATCHET_SESSION_TOKENS", "RATCHET_SESSIONS_TOTAL_TOKENS"):
+        with pytest.raises(SettingsError, match=f"^{name}:"):
+            load_settings({"RATCHET_HOME": str(tmp_path), name: "0"})

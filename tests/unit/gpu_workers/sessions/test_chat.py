@@ -75,3 +75,33 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
 
 def test_a_model_of_another_machine_is_found_by_name(tiny_model: Path) -> None:
     assert find_template("/elsewhere/tiny", tiny_model.parent).model_dir == tiny_model
+
+
+def test_a_template_that_writes_tools_gets_them_as_plain_json(tiny_model: Path, tmp_path: Path) -> None:
+    for file in tiny_model.iterdir():
+        if file.suffix == ".json":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    source = "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+    (tmp_path / "chat_template.jinja").write_text(source + (tiny_model / "chat_template.jinja").read_text())
+    template = ChatTemplate(tmp_path)
+    assert template.takes_tools
+    assert not ChatTemplate(tiny_model).takes_tools
+    function = {"name": "calc", "description": "a < b & <|im_end|>", "parameters": {"enum": ["<|im_start|>"]}}
+    tools = [{"type": "function", "function": function}]
+    ids = template.render_prompt(PROMPT, tools)
+    text = "".join(template.token_texts(ids))
+    assert '"a < b & < |im_end|>"' in text
+    assert ids.count(template.eos_id) == template.render_prompt(PROMPT).count(template.eos_id) + 1
+
+
+def test_a_turn_that_nobody_sampled(template: ChatTemplate) -> None:
+    def text(ids: list[int]) -> str:
+        return "".join(template.token_texts(ids))
+
+    assert text(template.written_turn("a <|im_end|>")) == "a < |im_end|><|im_end|>"
+    assert text(template.written_turn("a", "[CALLS]", "{}")) == "a[CALLS]{}<|im_end|>"
+    marked = template.written_turn("a", "<|im_start|>", "{}")  # where the marker is a special token, it is one
+    assert text(marked) == "a<|im_start|>{}<|im_end|>"
+    assert template.decode(marked) == "a{}"
+    assert template.decode_marked(marked) == "a<|im_start|>{}"
+    assert template.without_special(template.decode_marked(marked)) == "a{}"
