@@ -4,8 +4,9 @@ import logging
 
 from celery import Celery
 
-from gpu_workers.contracts import queues
+from gpu_workers.contracts import consumer, queues
 from gpu_workers.contracts.exporter import watch_celery
+from gpu_workers.contracts.watchdog import watch_worker
 from gpu_workers.settings import settings
 
 ROUTES = {
@@ -41,6 +42,7 @@ def make_app(broker_url: str) -> Celery:
         task_create_missing_queues=True,
         worker_prefetch_multiplier=1,
         worker_hijack_root_logger=False,
+        worker_consumer=consumer.PATH,
         worker_send_task_events=False,
         broker_connection_retry_on_startup=True,
         broker_transport_options={"visibility_timeout": VISIBILITY_TIMEOUT_SECONDS},
@@ -53,3 +55,4 @@ def make_app(broker_url: str) -> Celery:
 logging.getLogger("httpx").setLevel(logging.WARNING)  # a line a request would bury everything else
 app = make_app(settings().broker_url)
 watch_celery()
+watch_worker()

@@ -2,8 +2,9 @@
 
 from celery import Celery
 
-from gpu_workers.contracts import queues
+from gpu_workers.contracts import consumer, queues
 from gpu_workers.contracts.exporter import watch_celery
+from gpu_workers.contracts.watchdog import watch_worker
 from ratchet.env import load_env, use_settings
 
 use_settings()
@@ -32,6 +33,7 @@ app.conf.update(
     task_reject_on_worker_lost=True,
     worker_prefetch_multiplier=1,
     worker_hijack_root_logger=False,
+    worker_consumer=consumer.PATH,
     worker_send_task_events=False,
     broker_connection_retry_on_startup=True,
     task_default_queue=queues.CONTROL,
@@ -75,3 +77,4 @@ app.conf.update(
 )
 app.autodiscover_tasks(related_name="jobs")
 watch_celery()
+watch_worker()

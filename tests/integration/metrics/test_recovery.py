@@ -1,4 +1,5 @@
-"""Web, ingest, Valkey and PostgreSQL are killed during a live run: clients end with exactly the points of the database.
+"""Web, ingest, Valkey and PostgreSQL are killed during a live run: clients end with exactly the points of the database,
+and every process lives and does its work.
 
 Real processes under the supervisor, a worker that logs all the while, a websocket page and a REST client. Takes
 minutes: `make test-recovery` runs it, `make test` does not.
@@ -21,15 +22,26 @@ import pytest
 import websockets
 
 from gpu_workers.celery import make_app
+from gpu_workers.contracts import queues
 from gpu_workers.reporting import CeleryReporter, PointStream
 from ratchet.services.home import broker_url
 from ratchet.services.marks import marked_processes, server_processes
+from ratchet.services.processes import PROCESSES
 from tests.integration.services.machine import Machine, free_port, wait_for
 
 pytestmark = pytest.mark.skipif(os.environ.get("RATCHET_RECOVERY") != "1", reason="minutes long: make test-recovery")
 
 KEYS = 5
 PATIENCE_SECONDS = 240.0
+QUEUES = {  # of each worker process
+    "control": (queues.CONTROL,),
+    "ingest": (queues.INGEST,),
+    "heartbeat": (queues.HEARTBEAT,),
+    "webhook": (queues.WEBHOOK,),
+    "rollout": (queues.ROLLOUT, queues.VERIFY),
+    "fleet": (queues.FLEET,),
+    "train": (queues.TRAIN,),
+}
 Point = tuple[str, int, str]  # name, step, value as text
 
 SETUP = """
@@ -52,8 +64,8 @@ print(json.dumps([str(run.pk), client.cookies["sessionid"].value, token]))
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    made = Machine(tmp_path / "home", {"RATCHET_PORT": str(free_port()), "RATCHET_METRICS_PORT": "0"})
-    made.up("--only", "postgres,valkey,web,ingest")
+    made = Machine(tmp_path / "home", {"RATCHET_PORT": str(free_port()), "RATCHET_METRICS_PORT": str(free_port())})
+    made.up("--only", ",".join(("postgres", "valkey", "web", "beat", *QUEUES)))
     yield made
     made.close()
 
@@ -158,6 +170,31 @@ def kill(machine: Machine, name: str) -> None:
     assert wait_for(is_back, 60), f"{name} did not come back"
 
 
+def num_jobs(machine: Machine, name: str, job: str = "") -> float:
+    """Jobs that a worker process has ended since it started, as it tells Prometheus; 0 while it does not answer."""
+    place = next(place for place, spec in enumerate(PROCESSES) if spec.name == name)
+    try:
+        answer = httpx.get(f"http://127.0.0.1:{int(machine.variables['RATCHET_METRICS_PORT']) + place}/metrics")
+    except httpx.HTTPError:
+        return 0
+    lines = (line for line in answer.text.splitlines() if line.startswith(f'ratchet_jobs_total{{job="{job}'))
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+def assert_every_process_works(machine: Machine) -> None:
+    """Each worker takes a job from each of its queues, and beat goes on to send ticks."""
+    app, job = make_app(broker_url(machine.home.valkey_url)), "celery.accumulate"
+    before = {name: num_jobs(machine, name, job) for name in QUEUES}
+    for name in [name for names in QUEUES.values() for name in names]:
+        app.send_task(job, args=[1], queue=name)
+    for name, own in QUEUES.items():
+        done = lambda name=name, own=own: num_jobs(machine, name, job) >= before[name] + len(own)  # noqa: E731
+        assert wait_for(done, PATIENCE_SECONDS), f"{name} lives and consumes nothing: {machine.living()}"
+    ticks = num_jobs(machine, "control", "apps.runs.jobs.tick")
+    assert wait_for(lambda: num_jobs(machine, "control", "apps.runs.jobs.tick") > ticks, 60), "beat sends no ticks"
+    assert set(machine.living()) == {"postgres", "valkey", "web", "beat", *QUEUES}
+
+
 def test_clients_end_with_exactly_the_points_of_the_database(machine: Machine) -> None:
     from tests.integration.loop.world import manage
 
@@ -188,6 +225,7 @@ async def live(machine: Machine, run: str, base: str, cookie: str, token: str) -
     for name in ("web", "ingest", "valkey", "postgres"):
         await asyncio.to_thread(kill, machine, name)
         await asyncio.sleep(4)
+    await asyncio.to_thread(assert_every_process_works, machine)
     worker.stopping.set()
     await asyncio.to_thread(worker.join)
     deadline = time.monotonic() + PATIENCE_SECONDS
