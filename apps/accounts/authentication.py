@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
 from rest_framework.exceptions import AuthenticationFailed
@@ -39,18 +39,19 @@ class TokenAuthentication(BaseAuthentication):
 
 def find_token(secret: str) -> ApiToken | None:
     """The live token of an active user with this secret."""
-    now = timezone.now()
-    return (
-        ApiToken.objects.select_related("user", "project")
-        .filter(Q(expires_at__isnull=True) | Q(expires_at__gt=now), digest=digest_of(secret))
-        .filter(revoked_at__isnull=True, user__is_active=True)
-        .first()
-    )
+    return live_tokens().select_related("user", "project").filter(digest=digest_of(secret)).first()
+
+
+def live_tokens() -> QuerySet[ApiToken]:
+    """Tokens that open something now."""
+    unexpired = Q(expires_at__isnull=True) | Q(expires_at__gt=timezone.now())
+    return ApiToken.objects.filter(unexpired, revoked_at__isnull=True, user__is_active=True)
 
 
 def act_as(token: ApiToken) -> User:
     """The token's user, narrowed to its scopes and project."""
     user = token.user
+    user.token_id = token.pk
     user.token_scopes = frozenset(token.scopes)
     user.token_project_id = token.project_id
     user.token_expires_at = token.expires_at

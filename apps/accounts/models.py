@@ -22,6 +22,7 @@ class User(AbstractUser):
     The attributes below are of one request: authentication sets them from the token it came with.
     """
 
+    token_id: UUID | None = None  # of the token that a request came with
     token_scopes: frozenset[str] = frozenset()  # empty: all that the user may do
     token_project_id: UUID | None = None  # the only project the token is good for
     token_expires_at: datetime | None = None

@@ -1,4 +1,4 @@
-"""The live page's websocket: says what is new since the page's cursor, at most four times a second."""
+"""The live page's websocket: says what is new since the page's cursor, at most seven times a second."""
 
 import asyncio
 import contextlib
@@ -11,8 +11,7 @@ from django.db import Error as DatabaseError
 
 from apps.metrics.feed import Feed, feed_of
 from apps.metrics.selectors import Cursor
-from apps.runs.selectors import find_run
-from ratchet.problems import Problem
+from apps.runs.selectors import may_see_run
 
 CLOSE_UNAUTHENTICATED = 4401
 CLOSE_NOT_FOUND = 4404
@@ -39,7 +38,7 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
         if self.user is None or not self.user.is_authenticated:
             await self.close(CLOSE_UNAUTHENTICATED)
             return
-        if not await database_sync_to_async(_may_watch)(self.user, self.run_id):
+        if not await database_sync_to_async(may_see_run)(self.user, self.run_id):
             await self.close(CLOSE_NOT_FOUND)
             return
         self.feed = feed_of(self.run_id)
@@ -85,14 +84,6 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
             self.feed.leave(self)
             self.left, self.feed = self.feed, None
         await self.close(CLOSE_NOT_FOUND)
-
-
-def _may_watch(user: Any, run_id: str) -> bool:
-    try:
-        find_run(user, run_id)
-    except Problem:
-        return False
-    return True
 
 
 def _whole(value: Any) -> int:

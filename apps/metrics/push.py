@@ -6,7 +6,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from apps.metrics.news import MAX_POINTS, batches_since, points_of
+from apps.metrics.news import MAX_POINTS, batches_since, texts_of
 from apps.metrics.presentation import event_words
 from apps.metrics.selectors import MAX_EVENTS, BaseState, Cursor, event_row, settled
 from apps.runs.models import RunEvent
@@ -32,8 +32,7 @@ class Page:
         """`encoded`: batches by revision that the caller keeps between calls."""
         waiting = batches_since(base.run, oldest.points)
         fresh = [batch for batch in waiting.batches if batch.revision not in encoded]
-        for batch, points in zip(fresh, points_of(base.run.pk, fresh), strict=True):
-            encoded[batch.revision] = json.dumps(points, separators=(",", ":"))[1:-1]
+        encoded |= zip((batch.revision for batch in fresh), texts_of(base.run.pk, fresh), strict=True)
         for revision in sorted(encoded)[:-MOST_ENCODED]:
             del encoded[revision]
         batches = [(batch.revision, batch.num_points, encoded[batch.revision]) for batch in waiting.batches]

@@ -30,6 +30,11 @@ def find_run(user: Actor, run_id: UUID | str) -> Run:
     return run
 
 
+def may_see_run(user: Actor, run_id: UUID | str) -> bool:
+    """Whether `find_run` would find it, without reading it."""
+    return visible_runs(user).filter(pk=run_id).exists()
+
+
 def ledger(run: Run) -> Ledger:
     """Counts of the run's groups by state and outcome, in one statement."""
     rows = run.groups.values_list("state", "outcome").annotate(count=Count("id"), last=Max("number")).order_by()

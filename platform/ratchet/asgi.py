@@ -1,5 +1,7 @@
 """ASGI entry point: pages and REST over HTTP, live updates over websockets."""
 
+import gc
+
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
@@ -10,11 +12,16 @@ from ratchet.env import use_settings
 use_settings()
 http_application = get_asgi_application()  # sets Django up: consumers may be imported only after it
 
+from apps.accounts.sockets import BearerOr  # noqa: E402
 from apps.metrics.routing import websocket_urlpatterns  # noqa: E402
+from ratchet import urls  # noqa: E402, F401  all views, so that they are frozen too
 
+sockets = URLRouter(websocket_urlpatterns)
 application = ProtocolTypeRouter(
     {
         "http": http_application,
-        "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
+        "websocket": BearerOr(sockets, AllowedHostsOriginValidator(AuthMiddlewareStack(sockets))),
     }
 )
+gc.collect()
+gc.freeze()  # half a million objects of code and settings that no later collection need walk through

@@ -1,0 +1,40 @@
+"""Websockets of programs: the API's bearer token in place of the pages' session."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from channels.db import database_sync_to_async
+from django.contrib.auth.models import AnonymousUser
+
+from apps.accounts.authentication import KEYWORD, act_as, find_token, touch
+from apps.accounts.models import User
+
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class BearerOr:
+    """Sockets that bring `Authorization: Bearer rt_…` go to `programs` as the token's user; all others to `pages`.
+
+    A browser cannot send the header to another site, so its origin needs no check. A token that is not good makes
+    nobody of its bearer.
+    """
+
+    def __init__(self, programs: Application, pages: Application) -> None:
+        self._programs, self._pages = programs, pages
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        word, _, secret = header.decode("ascii", errors="replace").partition(" ")
+        if word.lower() != KEYWORD.lower():
+            await self._pages(scope, receive, send)
+            return
+        user = await database_sync_to_async(_user_of)(secret.strip())
+        await self._programs({**scope, "user": user or AnonymousUser()}, receive, send)
+
+
+def _user_of(secret: str) -> User | None:
+    token = find_token(secret)
+    if token is None:
+        return None
+    touch(token)
+    return act_as(token)
