@@ -8,7 +8,15 @@ from django.db.models import Count, Q, QuerySet
 
 from apps.accounts.models import User
 from apps.accounts.permissions import Actor, Permission, has_permission, not_found, permitted_projects, require
-from apps.evaluations.models import Evaluation, EvaluationArm, EvaluationState, GatePolicy, HeldoutLook
+from apps.evaluations.comparison import Comparison, compare_arms
+from apps.evaluations.models import (
+    Evaluation,
+    EvaluationArm,
+    EvaluationPurpose,
+    EvaluationState,
+    GatePolicy,
+    HeldoutLook,
+)
 from apps.evaluations.results import ArmResult, TaskOutcome, arm_results, task_outcomes
 from apps.evaluations.statistics import look_alpha, wilson
 from apps.policies.models import Policy
@@ -17,6 +25,7 @@ from apps.runs.selectors import visible_episodes
 from apps.tasks.models import SplitName, Suite
 from apps.tasks.selectors import is_protected
 from apps.tasks.services import note_heldout_look
+from ratchet.problems import Problem
 
 _EXPORTED = 200  # episodes read at once of an export
 ROTATION_AFTER = 5  # promotions decided on one held-out set
@@ -77,6 +86,13 @@ def evaluation_results(user: Actor, evaluation: Evaluation, *, with_tasks: bool 
     """What was measured so far, recomputed from stored episodes."""
     allowed = with_tasks and may_read_tasks(user, evaluation)
     return EvaluationResults(evaluation, arm_results(evaluation), task_outcomes(evaluation) if allowed else None)
+
+
+def compare(evaluation: Evaluation, base: str = "") -> tuple[str, list[Comparison]]:
+    """Arms against one of them. Not of a gate, which says more, and when: Problem 409."""
+    if evaluation.purpose == EvaluationPurpose.GATE:
+        raise Problem("evaluation_owned", 409, "The evaluation belongs to a gate: its report compares.")
+    return compare_arms(evaluation, base)
 
 
 def evaluation_episodes(user: User, evaluation: Evaluation) -> Iterator[Episode]:

@@ -48,14 +48,16 @@ def start_evaluation(
     by: User | None,
     run: Run | None = None,
     max_tasks: int = 0,
+    retry_of: Evaluation | None = None,
 ) -> Evaluation:
     """Fix the plan and queue it. Items are in order of task, then arm, so that all arms run interleaved.
 
-    `max_tasks` 0: all ready tasks of the split, else the first so many of a fixed shuffle by task hash.
+    `max_tasks` 0: all ready tasks of the split, else the first so many of a fixed shuffle by task hash. With
+    `retry_of` the tasks are those of that evaluation which are still ready.
     Raises Problem 400 or 409 naming what is wrong.
     """
     require(by, Permission.EVALUATION_CREATE, project)
-    tasks = _choose_tasks(suite, split, max_tasks)
+    tasks = _choose_tasks(suite, split, max_tasks, retry_of)
     _check_plan(project, suite, split, arms, samples)
     _check_heldout(project, split, purpose, arms, by)
     digest = plan_hash(suite=suite, split=split, tasks=tasks, arms=arms, samples=samples, sampling=sampling)
@@ -79,14 +81,48 @@ def start_evaluation(
         "arms": [arm.label for arm in arms],
     }
     after |= {"num_tasks": len(tasks), "samples": samples, "plan_hash": digest}
+    after |= {"retry_of": str(retry_of.pk)} if retry_of else {}
     tag = "user:evaluation:start" if by else "system:evaluation:start"
     record(tag=tag, by=by, project=project, subject=evaluation, after=after)
     after_commit(messaging.request_advance, evaluation.pk)
     return evaluation
 
 
-def _choose_tasks(suite: Suite, split: str, max_tasks: int) -> list[Task]:
-    tasks = list(ready_tasks(suite, split))
+def retry_evaluation(*, evaluation: Evaluation, by: User | None) -> Evaluation:
+    """The same plan as a new evaluation; the old one stays as it is. While one like it is under way, that one is it."""
+    require(by, Permission.EVALUATION_CREATE, evaluation.project)
+    if evaluation.run_id or evaluation.purpose not in (EvaluationPurpose.BASELINE, EvaluationPurpose.DEV):
+        owner = "its run" if evaluation.run_id else f"a {evaluation.get_purpose_display().lower()}"
+        raise Problem("evaluation_owned", 409, f"The evaluation belongs to {owner}, which asks again by itself.")
+    if evaluation.state not in FINAL_STATES:
+        message = f"The evaluation is {evaluation.state}: cancel it or let it end before a retry."
+        raise Problem("evaluation_not_final", 409, message)
+    same = evaluation.project.evaluations.filter(plan_hash=evaluation.plan_hash, purpose=evaluation.purpose, run=None)
+    under_way = same.exclude(state__in=FINAL_STATES).order_by("-id").first()
+    if under_way is not None:
+        return under_way
+    arms = [
+        ArmSpec(arm.label, arm.policy, arm.checkpoint, arm.num_shots)
+        for arm in evaluation.arms.select_related("policy__base_model", "checkpoint__run__policy__base_model")
+    ]
+    return start_evaluation(
+        project=evaluation.project,
+        suite=evaluation.suite,
+        split=evaluation.split,
+        purpose=evaluation.purpose,
+        arms=arms,
+        samples=evaluation.samples,
+        sampling=msgspec.convert(evaluation.sampling, Sampling),
+        by=by,
+        retry_of=evaluation,
+    )
+
+
+def _choose_tasks(suite: Suite, split: str, max_tasks: int, retry_of: Evaluation | None) -> list[Task]:
+    ready = ready_tasks(suite, split)
+    if retry_of is not None:
+        ready = ready.filter(pk__in=retry_of.items.values("task"))
+    tasks = list(ready)
     if not tasks:
         message = f"has no usable task in split {split!r}"
         raise Problem("no_tasks", 409, f"{suite} {message}.", [{"path": "split", "message": message}])

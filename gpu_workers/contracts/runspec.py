@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -200,12 +200,13 @@ class RunSpec(_Spec, frozen=True, kw_only=True):
 
 
 class SpecError(ValueError):
-    """A RunSpec that cannot be used; `path` names the field in dotted form."""
+    """A RunSpec that cannot be used; `path` names the field in dotted form, `others` what else is wrong."""
 
-    def __init__(self, path: str, message: str) -> None:
+    def __init__(self, path: str, message: str, others: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(f"{path}: {message}")
         self.path = path
         self.message = message
+        self.others = [*others]
 
 
 # What an algorithm is by definition; a spec that says nothing gets it, one that says something else is refused or kept.
@@ -223,8 +224,8 @@ def parse_run_spec(data: dict[str, Any]) -> RunSpec:
         message, _, path = str(error).partition(" - at `$")
         names = [path.rstrip("`").lstrip("."), *re.findall(r"field `(\w+)`", message)]
         raise SpecError(".".join(filter(None, names)) or "spec", message) from error
-    for path, message in _problems(spec):
-        raise SpecError(path, message)
+    if problems := [*_problems(spec)]:
+        raise SpecError(*problems[0], problems[1:])
     return spec
 
 

@@ -59,6 +59,18 @@ def number(request: Request, name: str, default: int, low: int = 0, high: int = 
     raise _invalid_parameter(name, f"must be a whole number{bounds}")
 
 
+def optional_number(request: Request, name: str, low: int = -(2**62), high: int = 2**62) -> int | None:
+    """A whole number of the address that may be negative and may be absent. Raises Problem 400."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    digits = text.removeprefix("-")
+    if digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS and low <= int(text) <= high:
+        return int(text)
+    bounds = f" from {low} to {high}" if high < 2**62 else ""
+    raise _invalid_parameter(name, f"must be a whole number{bounds}")
+
+
 def part(request: Request) -> tuple[int, int]:
     """Offset and limit of a list that is computed and no table's. Raises Problem 400."""
     return number(request, "offset", 0), number(request, "limit", 50, 1, MAX_ROWS)

@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 import django_filters
+from django import forms
 from django.db import models
 from django_filters.filterset import FILTER_FOR_DBFIELD_DEFAULTS
 from drf_spectacular.types import OpenApiTypes
@@ -18,10 +19,22 @@ class TruthFilter(django_filters.TypedChoiceFilter):
         super().__init__(*args, choices=choices, coerce=lambda text: text == "true", **kwargs)
 
 
+@extend_schema_field(OpenApiTypes.INT)
+class WholeFilter(django_filters.NumberFilter):
+    """A whole number; django-filter's own would take 1.5 for 1."""
+
+    field_class = forms.IntegerField
+
+
+_WHOLE = (models.IntegerField, models.BigIntegerField, models.SmallIntegerField, models.PositiveIntegerField,
+          models.PositiveSmallIntegerField, models.PositiveBigIntegerField)  # fmt: skip
+
+
 class FilterSet(django_filters.FilterSet):
-    """As django-filter's, with strict truth values."""
+    """As django-filter's, with strict truth values and whole numbers."""
 
     FILTER_DEFAULTS: ClassVar[dict[Any, Any]] = {
         **FILTER_FOR_DBFIELD_DEFAULTS,
         models.BooleanField: {"filter_class": TruthFilter},
+        **{kind: {"filter_class": WholeFilter} for kind in _WHOLE},
     }

@@ -190,6 +190,7 @@ DOORS: dict[tuple[str, str], Door | tuple[Door, ...]] = {
     # runs
     ("api-runs", "GET"): Door(P.RUN_READ, shows=row("run")),
     ("api-runs", "POST"): Door(P.RUN_CREATE, body=in_project(spec=SPEC), ok=(202,)),
+    ("api-run-validate", "POST"): Door(P.RUN_CREATE, body=in_project(spec=SPEC)),
     ("api-run", "GET"): Door(P.RUN_READ, pk("run")),
     ("api-run-cancel", "POST"): Door(P.RUN_CONTROL, pk("run"), body=said(reason="enough"), ok=(202,)),
     ("api-run-pause", "POST"): Door(P.RUN_CONTROL, pk("run"), ok=(202,)),
@@ -239,6 +240,8 @@ DOORS: dict[tuple[str, str], Door | tuple[Door, ...]] = {
         Door(P.EVALUATION_READ, pk("dev_evaluation")),
         Door(P.EVALUATION_READ, pk("evaluation")),
     ),
+    ("api-evaluation-retry", "POST"): Door(P.EVALUATION_CREATE, pk("dev_evaluation"), ok=(202,)),
+    ("api-evaluation-comparison", "GET"): Door(P.EVALUATION_READ, pk("dev_evaluation")),
     ("api-evaluation-cancel", "POST"): Door(P.EVALUATION_CREATE, pk("open_evaluation")),
     ("api-evaluation-episodes", "GET"): (
         Door(P.EPISODE_READ, pk("dev_evaluation")),

@@ -2,14 +2,16 @@
 
 import asyncio
 import re
+from typing import Any
 
 import pytest
 from channels.db import database_sync_to_async
 from django.conf import settings as django_settings
 from django.test import Client
 
-from apps.accounts.models import Membership, Role, User
+from apps.accounts.models import ApiToken, Membership, Role, User
 from apps.accounts.permissions import ROLE_PERMISSIONS, Permission
+from apps.accounts.services import issue_token, revoke_token
 from apps.metrics.feed import RIGHTS_SECONDS
 from apps.metrics.routing import websocket_urlpatterns
 from ratchet.asgi import application
@@ -87,6 +89,50 @@ async def test_a_role_that_is_taken_closes_the_open_socket(made):
     await socket.send_json({"cursor": 0, "events": 0})
     async with asyncio.timeout(20):
         # What was read before the right was taken may have been under way.
+        while (said := await socket.receive_output(timeout=20))["type"] == "websocket.send":
+            pass
+    assert (said["type"], said.get("code")) == ("websocket.close", NOT_FOUND)
+    await socket.close()
+
+
+def _token(user: User, **fields: Any) -> tuple[bytes, ApiToken]:
+    made = issue_token(user=user, name="program", by=None, **fields)
+    return b"Bearer " + made.secret.encode(), made.token
+
+
+async def test_a_program_comes_with_its_token_and_no_origin(made):
+    own, stranger = made
+    path = f"/ws/runs/{own.ids['run']}/"
+
+    async def says(header: bytes) -> int:
+        socket = Socket(application, path, headers=[(b"authorization", header), (b"host", b"testserver")])
+        await socket.connect()
+        await socket.send_json({"cursor": 0, "events": 0})
+        said = await socket.receive_output(timeout=20)
+        await socket.close()
+        return 0 if said["type"] == "websocket.send" else said["code"]
+
+    token = database_sync_to_async(_token)
+    good, _ = await token(own.users[Role.VIEWER])
+    assert await says(good) == 0
+    assert await says((await token(stranger))[0]) == NOT_FOUND
+    assert await says((await token(own.users[Role.ADMIN], scopes=["suite:read"]))[0]) == NOT_FOUND
+    assert await says(b"Bearer rt_guessed") == UNAUTHENTICATED
+    assert await says(b"Bearer") == UNAUTHENTICATED
+
+
+async def test_a_token_that_is_revoked_closes_the_open_socket(made):
+    own, _ = made
+    header, token = await database_sync_to_async(_token)(own.users[Role.VIEWER])
+    path = f"/ws/runs/{own.ids['run']}/"
+    socket = Socket(application, path, headers=[(b"authorization", header), (b"host", b"testserver")])
+    await socket.connect()
+    await socket.send_json({"cursor": 0, "events": 0})
+    assert (await socket.receive_output(timeout=20))["type"] == "websocket.send"
+    await database_sync_to_async(revoke_token)(token=token, by=own.users[Role.VIEWER])
+    await asyncio.sleep(RIGHTS_SECONDS)
+    await socket.send_json({"cursor": 0, "events": 0})
+    async with asyncio.timeout(20):
         while (said := await socket.receive_output(timeout=20))["type"] == "websocket.send":
             pass
     assert (said["type"], said.get("code")) == ("websocket.close", NOT_FOUND)

@@ -136,6 +136,35 @@ class ResultsSerializer(serializers.Serializer[Any]):
     tasks = TaskOutcomeSerializer(many=True, allow_null=True)
 
 
+class ComparedArmSerializer(serializers.Serializer[Any]):
+    """`difference` is this arm's success minus the base's, by task, with its 95 % interval (clustered, CR2).
+
+    `trusted`: five clusters or more, none with over a third of the tasks. `p_sign`: exact sign test over tasks.
+    `p_bootstrap`: wild cluster bootstrap. `detectable`: the difference that such an evaluation finds in 80 %.
+    """
+
+    label = serializers.CharField()  # type: ignore[assignment]  # a field's name
+    num_tasks = serializers.IntegerField(help_text="with a verdict in both")
+    num_unpaired = serializers.IntegerField()
+    num_better = serializers.IntegerField()
+    num_worse = serializers.IntegerField()
+    difference = serializers.FloatField(allow_null=True)
+    low = serializers.FloatField(allow_null=True)
+    high = serializers.FloatField(allow_null=True)
+    num_clusters = serializers.IntegerField()
+    trusted = serializers.BooleanField()
+    p_sign = serializers.FloatField(allow_null=True)
+    p_bootstrap = serializers.FloatField(allow_null=True)
+    detectable = serializers.FloatField(allow_null=True)
+
+
+class ComparisonSerializer(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    state = serializers.CharField()
+    base = serializers.CharField()
+    arms = ComparedArmSerializer(many=True, help_text="all others, in their order")
+
+
 class GatePolicySerializer(serializers.ModelSerializer[GatePolicy]):
     """`metrics`: name to {required, margin, ceiling}; margins are shares, ratios to the incumbent, or turns."""
 

@@ -4,7 +4,7 @@ import django_filters
 from django.db.models import QuerySet
 from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -95,6 +95,27 @@ class EvaluationCancel(Endpoint):
         evaluation = selectors.find_evaluation(request.user, pk)
         services.cancel_evaluation(evaluation=evaluation, by=caller(request))
         return Response(serializers.EvaluationSerializer(selectors.find_evaluation(request.user, pk)).data)
+
+
+class EvaluationRetry(Endpoint):
+    @extend_schema(request=None, responses={202: serializers.EvaluationSerializer})
+    def post(self, request: Request, pk: str) -> Response:
+        """The same plan as a new evaluation; while that is under way another retry answers with it."""
+        evaluation = selectors.find_evaluation(request.user, pk)
+        return _accepted(request, services.retry_evaluation(evaluation=evaluation, by=caller(request)))
+
+
+class EvaluationComparison(Endpoint):
+    @extend_schema(
+        parameters=[OpenApiParameter("base", str, description="Label of the arm to compare with; the first.")],
+        responses=serializers.ComparisonSerializer,
+    )
+    def get(self, request: Request, pk: str) -> Response:
+        """Success of each arm against that of one, paired by task. Whether one is better is for a gate to say."""
+        evaluation = selectors.find_evaluation(request.user, pk)
+        base, rows = selectors.compare(evaluation, request.query_params.get("base", ""))
+        body = {"id": evaluation.pk, "state": evaluation.state, "base": base, "arms": rows}
+        return Response(serializers.ComparisonSerializer(body).data)
 
 
 class GatePolicyFilter(FilterSet):

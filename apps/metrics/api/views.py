@@ -1,6 +1,5 @@
 """REST of metrics: series of a run, its live state, the registry."""
 
-import re
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +13,7 @@ from apps.metrics.reading import MOST_POINTS, TooManyPoints, read_series
 from apps.metrics.registry import METRICS
 from apps.metrics.selectors import Cursor, describe_series, live_state
 from apps.runs.selectors import find_run
-from ratchet.bodies import number
+from ratchet.bodies import flag, flag_parameter, number, optional_number
 from ratchet.endpoints import Endpoint
 from ratchet.problems import Problem
 
@@ -59,7 +58,7 @@ class RunMetrics(Endpoint):
             OpenApiParameter("from", OpenApiTypes.INT, description="First step."),
             OpenApiParameter("to", OpenApiTypes.INT, description="Last step."),
             OpenApiParameter("most", OpenApiTypes.INT, description="Points of a series, 2 to 10,000; default 1,000."),
-            OpenApiParameter("every", OpenApiTypes.BOOL, description="Every point, up to 500,000 in all."),
+            flag_parameter("every", "Every point, up to 500,000 in all."),
             OpenApiParameter(
                 CURSOR_HEADER,
                 OpenApiTypes.INT,
@@ -74,17 +73,11 @@ class RunMetrics(Endpoint):
         """Series of the run with unit, definition and source. Long ones keep the lowest and highest of each bucket."""
         run = find_run(request.user, pk)
         query = request.query_params
-        low, high = _step(query, "from"), _step(query, "to")
-        most = _step(query, "most")
-        if most is not None and not 2 <= most <= MOST_ASKED:
-            raise _invalid("most", f"must be between 2 and {MOST_ASKED:,}")
-        every = query.get("every", "false").lower()
-        if every not in ("true", "false"):
-            raise _invalid("every", "must be true or false")
+        low, high = optional_number(request, "from"), optional_number(request, "to")
+        most = number(request, "most", MOST_POINTS, 2, MOST_ASKED)
+        every = flag(request, "every")
         try:
-            reading = read_series(
-                run, query.getlist("name"), low=low, high=high, most=most or MOST_POINTS, every_point=every == "true"
-            )
+            reading = read_series(run, query.getlist("name"), low=low, high=high, most=most, every_point=every)
         except TooManyPoints as error:
             raise Problem(
                 "too_many_points", 400, str(error), [{"path": "every", "message": "too many points"}]
@@ -117,16 +110,3 @@ class MetricRegistry(Endpoint):
     def get(self, request: Request) -> Response:
         """Every metric the platform knows."""
         return Response([asdict(metric) for metric in METRICS.values()])
-
-
-def _step(query: Any, name: str) -> int | None:
-    text = query.get(name)
-    if text is None:
-        return None
-    if not re.fullmatch(r"-?[0-9]{1,18}", text):
-        raise _invalid(name, "must be a whole number")
-    return int(text)
-
-
-def _invalid(path: str, message: str) -> Problem:
-    return Problem("invalid", 400, f"{path} {message}.", [{"path": path, "message": message}])

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import msgspec
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from apps.runs.models import Batch, Checkpoint, Episode, Group, Run, RunAttempt, RunEvent
@@ -10,6 +13,19 @@ from apps.runs.models import Batch, Checkpoint, Episode, Group, Run, RunAttempt,
 class RunCreateSerializer(serializers.Serializer[Any]):
     project = serializers.SlugField(help_text="Slug of the project.")
     spec = serializers.JSONField(help_text="RunSpec; see the guide. Unknown fields are refused with their path.")
+
+
+class ValidatedSpecSerializer(serializers.Serializer[Any]):
+    """What a submission of the spec would run."""
+
+    spec = serializers.SerializerMethodField()
+    spec_hash = serializers.CharField()
+    suite = serializers.CharField()
+    policy = serializers.CharField(source="policy.slug")
+
+    @extend_schema_field(OpenApiTypes.OBJECT)
+    def get_spec(self, wanted: Any) -> Any:
+        return msgspec.to_builtins(wanted.spec)
 
 
 class ReasonSerializer(serializers.Serializer[Any]):

@@ -6,6 +6,7 @@ from apps.runs.api import episode_views, reproduction_views, views
 
 urlpatterns = [
     path("runs/", views.RunList.as_view(), name="api-runs"),
+    path("runs/validate/", views.RunValidate.as_view(), name="api-run-validate"),
     path("runs/<uuid:pk>/", views.RunDetail.as_view(), name="api-run"),
     path("runs/<uuid:pk>/cancel/", views.RunCancel.as_view(), name="api-run-cancel"),
     path("runs/<uuid:pk>/pause/", views.RunPause.as_view(), name="api-run-pause"),

@@ -19,7 +19,7 @@ from apps.runs.models import Batch, Checkpoint, Group, IngestedReport, Run, RunE
 from apps.runs.transcripts import export_episodes
 from ratchet.bodies import flag, flag_parameter, number, read_body
 from ratchet.endpoints import Endpoint, ListEndpoint
-from ratchet.filters import FilterSet
+from ratchet.filters import FilterSet, WholeFilter
 from ratchet.pagination import CursorPagination
 from ratchet.streaming import JSON_LINES, stream
 
@@ -34,7 +34,7 @@ class RunFilter(FilterSet):
 
     class Meta:
         model = Run
-        fields = ["project", "suite", "policy", "state"]
+        fields = ["project", "suite", "policy", "state", "number"]
 
 
 class RunList(ListEndpoint[Run]):
@@ -59,6 +59,20 @@ class RunList(ListEndpoint[Run]):
         check_spec(values["spec"])
         run = services.submit_run(project=project, spec=values["spec"], by=caller(request))
         return _accepted(run)
+
+
+class RunValidate(Endpoint):
+    @extend_schema(request=serializers.RunCreateSerializer, responses=serializers.ValidatedSpecSerializer)
+    def post(self, request: Request) -> Response:
+        """A dry run of a submission: the same refusals, with every wrong field, and nothing is stored.
+
+        The answer is the spec as it would run: defaults filled in, the version of the suite named.
+        """
+        values = read_body(request, serializers.RunCreateSerializer)
+        project = find_project(request.user, values["project"], Permission.RUN_CREATE)
+        check_spec(values["spec"])
+        wanted = services.check_submission(project=project, spec=values["spec"], by=caller(request))
+        return Response(serializers.ValidatedSpecSerializer(wanted).data)
 
 
 class RunDetail(Endpoint):
@@ -181,7 +195,7 @@ class RunCheckpoints(ListEndpoint[Checkpoint]):
 
 
 class GroupFilter(FilterSet):
-    step = django_filters.NumberFilter(method="in_step")
+    step = WholeFilter(method="in_step")
     task = django_filters.UUIDFilter(field_name="task_id")  # an id, so that guessing tells nothing
 
     class Meta:

@@ -1,5 +1,7 @@
 """Submission of runs: validation, numbering, freezing of the spec."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -25,16 +27,46 @@ _MAX_LISTED = 20
 _MAX_NAME = 200
 
 
+@dataclass(frozen=True)
+class Submission:
+    """A spec that can run, with its defaults filled in, and what it names."""
+
+    spec: RunSpec
+    suite: Suite
+    policy: Policy
+
+    @property
+    def spec_hash(self) -> str:
+        return spec_hash(self.spec)
+
+
+def check_submission(*, project: Project, spec: dict[str, Any], by: User | None) -> Submission:
+    """What `submit_run` would run; nothing is stored. Raises Problem 422 naming every wrong field, 403/404 without
+    the right."""
+    require(by, Permission.RUN_CREATE, project)
+    parsed = _parse(spec)
+    found: dict[str, Any] = {}
+    refusals: list[Problem] = []
+    for name, look in (("suite", _suite), ("policy", _policy)):
+        try:
+            found[name] = look(project, parsed)
+        except Problem as problem:
+            refusals.append(problem)
+    if policy := found.get("policy"):
+        refusals += _context_problems(parsed, policy)
+    refusals += _size_problems(parsed)
+    if refusals:
+        errors = [error for problem in refusals for error in problem.errors]
+        raise Problem("invalid_run_spec", 422, refusals[0].detail, errors)
+    parsed = msgspec.structs.replace(parsed, suite=str(found["suite"]))  # the version is part of what the hash names
+    return Submission(parsed, found["suite"], found["policy"])
+
+
 @transaction.atomic
 def submit_run(*, project: Project, spec: dict[str, Any], by: User | None, retry_of: Run | None = None) -> Run:
     """Queue a run of this RunSpec. Raises Problem 422 naming the field, 403/404 without the right."""
-    require(by, Permission.RUN_CREATE, project)
-    parsed = _parse(spec)
-    suite = _suite(project, parsed)
-    policy = _policy(project, parsed)
-    _check_context(parsed, policy)
-    _check_size(parsed)
-    parsed = msgspec.structs.replace(parsed, suite=str(suite))  # the version is part of what the hash names
+    wanted = check_submission(project=project, spec=spec, by=by)
+    parsed, suite, policy = wanted.spec, wanted.suite, wanted.policy
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)  # one numbering at a time
     number = (project.runs.aggregate(last=Max("number"))["last"] or 0) + 1
     run = Run.objects.create(
@@ -42,7 +74,7 @@ def submit_run(*, project: Project, spec: dict[str, Any], by: User | None, retry
         number=number,
         name=parsed.name or f"{parsed.algorithm.kind} on {suite.slug}",
         spec=msgspec.to_builtins(parsed),
-        spec_hash=spec_hash(parsed),
+        spec_hash=wanted.spec_hash,
         suite=suite,
         policy=policy,
         retry_of=retry_of,
@@ -59,20 +91,20 @@ def submit_run(*, project: Project, spec: dict[str, Any], by: User | None, retry
     return run
 
 
-def _check_context(spec: RunSpec, policy: Policy) -> None:
+def _context_problems(spec: RunSpec, policy: Policy) -> Iterator[Problem]:
     limit = policy.base_model.context_length
     for path, value in (
         ("rollout.max_new_tokens", spec.rollout.max_new_tokens),
         ("evaluation.max_new_tokens", spec.evaluation.max_new_tokens),
     ):
         if value >= limit:
-            raise _invalid(
+            yield _invalid(
                 path, f"is {value}; {policy.base_model} has a context of {limit} tokens for prompt and answer"
             )
 
 
-def _check_size(spec: RunSpec) -> None:
-    """Refuse a batch with which more episodes would be open at once than the bound on them allows."""
+def _size_problems(spec: RunSpec) -> Iterator[Problem]:
+    """Refusal of a batch with which more episodes would be open at once than the bound on them allows."""
     rollout = spec.rollout
     if spec.algorithm.kind is Algorithm.SFT:
         return
@@ -82,7 +114,7 @@ def _check_size(spec: RunSpec) -> None:
         per_group = (rollout.max_staleness + 1 + rollout.over_sampling) * rollout.group_size
         fits = int(MAX_OPEN_EPISODES / per_group)
         remedy = f"at most {fits} fit" if fits else "lower max_staleness or group_size too"
-        raise _invalid(
+        yield _invalid(
             "rollout.prompts_per_batch",
             f"is {rollout.prompts_per_batch}; with group_size {rollout.group_size}, max_staleness "
             f"{rollout.max_staleness} and over_sampling {rollout.over_sampling:g} it opens {episodes:,} episodes at "
@@ -96,7 +128,9 @@ def _parse(spec: Any) -> RunSpec:
     try:
         parsed = parse_run_spec(spec)
     except SpecError as error:
-        raise _invalid(error.path, error.message) from error
+        problem = _invalid(error.path, error.message)
+        problem.errors += [{"path": path, "message": message} for path, message in error.others]
+        raise problem from error
     if parsed.trainer.update is Update.FULL:
         # Trainer and fleet can; but a fleet serves one set of base weights, which evaluations and channels share.
         raise _invalid("trainer.update", "full: a fleet's base weights are shared with other runs so far, use lora")

@@ -131,6 +131,36 @@ class ClusterResult(TypedDict):
     success: float
 
 
+class ComparedArm(TypedDict):
+    """
+    `difference` is this arm's success minus the base's, by task, with its 95 % interval (clustered, CR2).
+
+    `trusted`: five clusters or more, none with over a third of the tasks. `p_sign`: exact sign test over tasks.
+    `p_bootstrap`: wild cluster bootstrap. `detectable`: the difference that such an evaluation finds in 80 %.
+    """
+
+    label: str
+    num_tasks: int
+    num_unpaired: int
+    num_better: int
+    num_worse: int
+    difference: float | None
+    low: float | None
+    high: float | None
+    num_clusters: int
+    trusted: bool
+    p_sign: float | None
+    p_bootstrap: float | None
+    detectable: float | None
+
+
+class Comparison(TypedDict):
+    id: str
+    state: str
+    base: str
+    arms: list[ComparedArm]
+
+
 class ConfirmRequest(TypedDict, closed=True):
     agree: NotRequired[bool]
     reason: NotRequired[str]
@@ -769,6 +799,17 @@ class Tokens(TypedDict):
     mask: list[int]
     logprobs: list[float | None]
     versions: list[int | None]
+
+
+class ValidatedSpec(TypedDict):
+    """
+    What a submission of the spec would run.
+    """
+
+    spec: dict[str, Any]
+    spec_hash: str
+    suite: str
+    policy: str
 
 
 class VerifierErrors(TypedDict):

@@ -10,7 +10,7 @@ from ratchet_client.commands.output import Column, ExitCode, mark, percent, seco
 from ratchet_client.commands.session import Session, in_project, key_option
 from ratchet_client.commands.waiting import wait_for
 from ratchet_client.errors import RatchetError
-from ratchet_client.types import Evaluation, Results
+from ratchet_client.types import ComparedArm, Comparison, Evaluation, Results
 
 
 @click.command()
@@ -29,7 +29,8 @@ def compare(
     Runs: `compare 3 5`. Policies, measured afresh: `compare plain run-1-v3 --suite people`.
 
     Runs: state, result, newest metrics, and only those fields of their specs that differ.
-    Policies: success of each with its 95 % interval; whether one is better is for a gate to say.
+    Policies: success of each and their difference by task, with 95 % intervals; whether one is
+    better is for a gate to say.
     """
     if not suite:
         if len(names) < 2:
@@ -46,7 +47,8 @@ def compare(
     )
     if ended["state"] != "finished":
         raise RatchetError(f"The evaluation was {ended['state']}: {ended['status_message']}")
-    _print_results(session, ended, session.client.evaluations.results(ended["id"]))
+    client = session.client.evaluations
+    _print_results(session, ended, client.results(ended["id"]), client.comparison(ended["id"]))
     return ExitCode.PASS
 
 
@@ -55,10 +57,10 @@ def _progress(evaluation: Evaluation) -> tuple[str, int, int]:
     return words, evaluation["progress"]["done"], evaluation["progress"]["total"]
 
 
-def _print_results(session: Session, evaluation: Evaluation, results: Results) -> None:
+def _print_results(session: Session, evaluation: Evaluation, results: Results, comparison: Comparison) -> None:
     output = session.output
     if output.as_json:
-        output.json({"evaluation": evaluation, "results": results})
+        output.json({"evaluation": evaluation, "results": results, "comparison": comparison})
         return
     output.table(
         results["arms"],
@@ -72,22 +74,22 @@ def _print_results(session: Session, evaluation: Evaluation, results: Results) -
             ("tokens", lambda arm: arm["mean_sampled_tokens"]),
         ],
     )
-    tasks = results["tasks"]
-    if tasks is None:
-        output.note("Task by task is hidden: that needs heldout:read.")
-    for number, arm in enumerate(results["arms"][1:], 1):
-        if tasks is None:
-            break
-        pairs = [(_share(task["arms"][0]), _share(task["arms"][number])) for task in tasks]
-        known = [(a, b) for a, b in pairs if a is not None and b is not None]
-        better, worse = sum(b > a for a, b in known), sum(b < a for a, b in known)
-        first = results["arms"][0]["label"]
-        output.say(f"{arm['label']} against {first}: better on {better}, worse on {worse} of {len(known)} tasks")
+    for arm in comparison["arms"]:
+        output.say(_words(arm, comparison["base"]))
     output.say(session.client.page(f"evaluations/{evaluation['id']}/"))
 
 
-def _share(episodes: list[Any]) -> float | None:
-    return sum(episode["success"] for episode in episodes) / len(episodes) if episodes else None
+def _words(arm: ComparedArm, base: str) -> str:
+    if arm["difference"] is None:
+        return f"{arm['label']} against {base}: no task has a verdict in both"
+    between = "" if arm["low"] is None else f" (95 %: {_points(arm['low'])} to {_points(arm['high'])})"
+    counts = f"better on {arm['num_better']}, worse on {arm['num_worse']} of {arm['num_tasks']} tasks"
+    doubt = "" if arm["trusted"] else "; too few clusters to trust the interval"
+    return f"{arm['label']} against {base}: {_points(arm['difference'])} points{between}, {counts}{doubt}"
+
+
+def _points(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:+.1f}"
 
 
 def _compare_runs(session: Session, ids: list[str]) -> int:

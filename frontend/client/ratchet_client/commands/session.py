@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from uuid import UUID
 
@@ -62,6 +62,8 @@ class Session:
 
     def find_run(self, reference: str) -> str:
         """The id of a run given by id, by number, or as `last`."""
+        if reference.isdecimal():  # the server finds it among thousands
+            return self._find("run", reference, partial(self.client.runs.list, number=reference))
         return self._find("run", reference, self.client.runs.list)
 
     def find_gate(self, reference: str) -> str:

@@ -16,9 +16,10 @@ from ratchet_client.spec_files import read_spec, set_field
 @click.argument("spec", metavar="FILE|-")
 @click.option("--set", "changes", multiple=True, metavar="PATH=VALUE", help="Change a field, e.g. steps=3; repeatable.")
 @click.option("--watch", "then_watch", is_flag=True, help="Stay until it is over; ends as `ratchet watch` does.")
+@click.option("--dry-run", is_flag=True, help="Say what would run, or every wrong field; nothing is stored.")
 @key_option
 @in_project
-def submit(session: Session, spec: str, changes: tuple[str, ...], then_watch: bool, key: str) -> int:
+def submit(session: Session, spec: str, changes: tuple[str, ...], then_watch: bool, dry_run: bool, key: str) -> int:
     """Submit a run from a spec file.
 
     FILE is YAML or JSON; `-` reads standard input. A refusal names each wrong field with its line.
@@ -33,6 +34,11 @@ def submit(session: Session, spec: str, changes: tuple[str, ...], then_watch: bo
     for change in changes:
         set_field(body, change)
     try:
+        if dry_run:
+            wanted = session.client.runs.validate(body, project=session.project)
+            fields = {"suite": wanted["suite"], "policy": wanted["policy"], "hash": wanted["spec_hash"]}
+            session.output.record(wanted, fields)
+            return ExitCode.PASS
         run = session.client.runs.submit(body, project=session.project, key=key)
     except ApiError as error:
         changed = {change.partition("=")[0] for change in changes}

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ratchet_client.resources.resource import Resource
-from ratchet_client.types import Evaluation, Results
+from ratchet_client.types import Comparison, Evaluation, Results
 
 
 class Evaluations(Resource):
@@ -20,6 +20,17 @@ class Evaluations(Resource):
         """By arm, and task by task for who may read the tasks."""
         results: Results = self._http.get(f"evaluations/{evaluation_id}/results/")
         return results
+
+    def comparison(self, evaluation_id: str, base: str = "") -> Comparison:
+        """Each arm against that of label `base` (the first), paired by task: difference with its 95 % interval."""
+        query = {"base": base} if base else {}
+        comparison: Comparison = self._http.get(f"evaluations/{evaluation_id}/comparison/", query)
+        return comparison
+
+    def retry(self, evaluation_id: str) -> Evaluation:
+        """The same plan as a new evaluation; while it is under way another retry answers with it."""
+        evaluation: Evaluation = self._http.post(f"evaluations/{evaluation_id}/retry/")
+        return evaluation
 
     def start(
         self,

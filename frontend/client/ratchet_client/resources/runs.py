@@ -7,7 +7,17 @@ from typing import Any
 from ratchet_client.errors import ApiError
 from ratchet_client.feed import RunFeed
 from ratchet_client.resources.resource import Resource
-from ratchet_client.types import Checkpoint, Episode, EpisodeDetail, Ledger, Run, RunDetail, RunEvent, Series
+from ratchet_client.types import (
+    Checkpoint,
+    Episode,
+    EpisodeDetail,
+    Ledger,
+    Run,
+    RunDetail,
+    RunEvent,
+    Series,
+    ValidatedSpec,
+)
 
 
 class Runs(Resource):
@@ -16,8 +26,13 @@ class Runs(Resource):
         run: RunDetail = self._http.post("runs/", {"project": project, "spec": dict(spec)}, key=key)
         return run
 
+    def validate(self, spec: Mapping[str, Any], *, project: str) -> ValidatedSpec:
+        """What `submit` would run, refused as it would be; nothing is stored."""
+        wanted: ValidatedSpec = self._http.post("runs/validate/", {"project": project, "spec": dict(spec)})
+        return wanted
+
     def list(self, **filters: Any) -> Iterator[Run]:
-        """Newest first. Filters: project, suite, policy, state."""
+        """Newest first. Filters: project, suite, policy, state, number."""
         return self._http.pages("runs/", filters)
 
     def get(self, run_id: str) -> RunDetail:

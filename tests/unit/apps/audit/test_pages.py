@@ -47,3 +47,14 @@ def test_the_chain_is_proved_or_named_broken(trail, engineer, project):
         cursor.execute("UPDATE audit_auditevent SET reason = 'other' WHERE id = %s", [event.pk])
         cursor.execute("ALTER TABLE audit_auditevent ENABLE TRIGGER ALL")
     assert "demo: broken" in get(engineer, "/audit/?verify=1")
+
+
+def test_it_says_from_where(trail, project, engineer):
+    AuditEvent.objects.create(
+        project_id=project.pk, sequence=10**6, at="2026-01-01T00:00:00Z", tag="user:thing:change", subject_type="x",
+        subject_id="1", hash="x",
+        origin={"via": "token", "token": "0123456789ab", "address": "192.0.2.7", "agent": "<a>"},
+    )  # fmt: skip
+    text = get(engineer, "/audit/")
+    assert "192.0.2.7" in text and "0123456789ab" in text and "&lt;a&gt;" in text and "<a>" not in text
+    assert "process" in text, "what no request did"

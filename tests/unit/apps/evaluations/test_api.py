@@ -2,6 +2,7 @@
 
 import pytest
 
+from apps.audit.models import AuditEvent
 from apps.evaluations.models import Evaluation
 from apps.tasks.models import Suite
 from tests.support.evaluations import fill, make_policy, make_suite
@@ -76,3 +77,46 @@ def test_the_ledger_of_a_suite(body, client_of, engineer):
     suite_id = Suite.objects.get().pk
     ledger = client_of(engineer).get(f"/api/v1/suites/{suite_id}/heldout-ledger/").json()
     assert ledger["looks"] == [] and ledger["left"] == 0.05 and ledger["next_alpha"] == pytest.approx(0.0304, abs=1e-4)
+
+
+def test_a_retry_is_the_same_plan_again_and_one_while_it_is_under_way(body, client_of, engineer, viewer, project):
+    client = client_of(engineer)
+    url = client.post(URL, body | {"split": "dev", "policies": ["prompted", "reinforced"], "max_tasks": 3})["Location"]
+    assert client.post(f"{url}retry/").json()["code"] == "evaluation_not_final"
+    old = Evaluation.objects.get()
+    client.post(f"{url}cancel/")
+    assert client_of(viewer).post(f"{url}retry/").status_code == 403
+    first = client.post(f"{url}retry/")
+    assert first.status_code == 202 and first["Location"] != url, first.content
+    assert client.post(f"{url}retry/").json()["id"] == first.json()["id"]
+    again = Evaluation.objects.get(pk=first.json()["id"])
+    assert (again.plan_hash, again.state, again.items.count()) == (old.plan_hash, "queued", 6)
+    assert AuditEvent.objects.latest("id").after["retry_of"] == str(old.pk)
+
+
+def test_what_a_gate_asked_is_not_retried_or_compared(body, client_of, engineer, workers):
+    client = client_of(engineer)
+    url = client.post(URL, body)["Location"]
+    evaluation = Evaluation.objects.get()
+    fill(evaluation, lambda task, adapter, index: {"success": True})
+    Evaluation.objects.update(purpose="gate")
+    assert client.post(f"{url}retry/").json()["code"] == "evaluation_owned"
+    assert client.get(f"{url}comparison/").json()["code"] == "evaluation_owned"
+
+
+def test_arms_are_compared_task_by_task(body, client_of, engineer, stranger):
+    client = client_of(engineer)
+    url = client.post(URL, body | {"split": "dev", "policies": ["prompted", "reinforced"]})["Location"]
+    fill(Evaluation.objects.get(), lambda task, adapter, index: {"success": bool(adapter) or task.key.endswith("1")})
+    found = client.get(f"{url}comparison/").json()
+    assert (found["base"], [arm["label"] for arm in found["arms"]]) == ("prompted", ["reinforced"])
+    arm, results = found["arms"][0], client.get(f"{url}results/").json()
+    solved = [row["success"] for row in results["arms"]]
+    assert arm["difference"] == pytest.approx(solved[1] - solved[0]) and arm["difference"] > 0
+    assert (arm["num_better"], arm["num_worse"], arm["num_tasks"]) == (3, 0, 4)
+    assert arm["p_sign"] == pytest.approx(2 * 0.5**3)
+    turned = client.get(f"{url}comparison/", {"base": "reinforced"}).json()["arms"][0]
+    assert turned["difference"] == pytest.approx(-arm["difference"]) and turned["num_worse"] == 3
+    refused = client.get(f"{url}comparison/", {"base": "nobody"})
+    assert refused.status_code == 400 and refused.json()["errors"][0]["path"] == "base"
+    assert client_of(stranger).get(f"{url}comparison/").status_code == 404

@@ -4,8 +4,17 @@ import json
 
 import pytest
 
+from apps.audit.models import AuditEvent
+from apps.runs.models import Run
+from tests.support.evaluations import Workers, make_policy, make_suite
+
 pytestmark = pytest.mark.django_db
 SPEC = {"suite": "people", "policy": "plain"}
+
+
+@pytest.fixture
+def workers(monkeypatch) -> Workers:
+    return Workers(monkeypatch)
 
 
 def _post(client, body: str):
@@ -66,3 +75,39 @@ def test_a_body_too_large_is_a_problem(client_of, engineer):
 
 def test_a_page_with_nul_in_its_address_is_refused(client, db):
     assert client.get("/runs/?state=%00").status_code == 400
+
+
+def test_a_dry_run_names_everything_and_stores_nothing(client_of, engineer, viewer, project, workers):
+    make_suite(project, train=4, heldout=4)
+    make_policy(project, "plain", adapter=False)
+    client, url = client_of(engineer), "/api/v1/runs/validate/"
+    wrong = {"suite": "nothing", "policy": "nobody", "rollout": {"prompts_per_batch": 4096, "group_size": 64}}
+    refused = client.post(url, {"project": project.slug, "spec": wrong})
+    assert refused.status_code == 422
+    paths = {error["path"] for error in refused.json()["errors"]}
+    assert paths == {"suite", "policy", "rollout.prompts_per_batch"}
+    submitted = client.post("/api/v1/runs/", {"project": project.slug, "spec": wrong})
+    assert submitted.json()["errors"] == refused.json()["errors"]
+    both = {"suite": "sums", "policy": "plain", "rollout": {"top_p": 0.9}, "algorithm": {"correction": "none"}}
+    rules = {error["path"] for error in client.post(url, {"project": project.slug, "spec": both}).json()["errors"]}
+    assert rules == {"rollout.top_p", "algorithm.correction"}
+    num_events = AuditEvent.objects.count()
+    good = {"project": project.slug, "spec": {"suite": "sums", "policy": "plain"}}
+    wanted = client.post(url, good).json()
+    assert (wanted["suite"], wanted["policy"], wanted["spec"]["rollout"]["group_size"] > 1) == ("sums@1", "plain", True)
+    assert (Run.objects.count(), AuditEvent.objects.count()) == (0, num_events)
+    assert client.post("/api/v1/runs/", good).json()["spec_hash"] == wanted["spec_hash"]
+    assert client_of(viewer).post(url, good).status_code == 403
+
+
+def test_runs_are_found_by_number(client_of, engineer, project, workers):
+    make_suite(project, train=4, heldout=4)
+    make_policy(project, "plain", adapter=False)
+    client = client_of(engineer)
+    for _ in range(2):
+        client.post("/api/v1/runs/", {"project": project.slug, "spec": {"suite": "sums", "policy": "plain"}})
+    found = client.get("/api/v1/runs/", {"number": 2}).json()["results"]
+    assert [run["number"] for run in found] == [2]
+    for odd in ("x", "1.5", "9" * 30):
+        answer = client.get("/api/v1/runs/", {"number": odd})
+        assert answer.status_code == 400 or not answer.json()["results"], odd
