@@ -139,16 +139,16 @@ def _check_plan(project: Project, suite: Suite, split: str, arms: Sequence[ArmSp
     if not 1 <= samples <= MAX_SAMPLES:
         raise _invalid("samples", f"must be between 1 and {MAX_SAMPLES}")
     if not arms:
-        raise _invalid("arms", "at least one policy is needed")
+        raise _invalid("policies", "at least one policy is needed")
     if len({arm.label for arm in arms}) < len(arms):
-        raise _invalid("arms", "the same arm is named twice")
+        raise _invalid("policies", "the same arm is named twice")
     if len({arm.base_model.pk for arm in arms}) > 1:
         slugs = ", ".join(sorted({arm.base_model.slug for arm in arms}))
-        raise _invalid("arms", f"have different base models ({slugs}): engines serve one at a time")
+        raise _invalid("policies", f"have different base models ({slugs}): engines serve one at a time")
     for arm in arms:
         owner = arm.policy.project_id if arm.policy else arm.checkpoint and arm.checkpoint.run.project_id
         if owner != project.pk:
-            raise _invalid("arms", f"{arm.label} belongs to another project")
+            raise _invalid("policies", f"{arm.label} belongs to another project")
 
 
 def _check_heldout(project: Project, split: str, purpose: str, arms: Sequence[ArmSpec], by: User | None) -> None:

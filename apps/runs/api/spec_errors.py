@@ -1,6 +1,6 @@
 """Everything that is wrong with a RunSpec at once; the contract's own parser stops at the first field."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -9,11 +9,16 @@ from gpu_workers.contracts.runspec import RunSpec
 from ratchet.problems import Problem
 
 
-def check_spec(spec: Any) -> None:
-    """Raise Problem 422 with the path of every field that is unknown, missing, or of a value that it cannot have."""
+def check_spec(spec: Any, more: Callable[[], list[dict[str, str]]] = list) -> None:
+    """Raise Problem 422 with the path of every field that is unknown, missing, or of a value that it cannot have.
+
+    `more`: what else there is to say of a spec that is refused.
+    """
     errors = _errors(spec, RunSpec)
     if errors:
         first = errors[0]
+        named = {error["path"] for error in errors}
+        errors += [error for error in more() if error["path"] not in named]
         raise Problem("invalid_run_spec", 422, f"{first['path']}: {first['message']}", errors)
 
 

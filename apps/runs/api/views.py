@@ -56,7 +56,7 @@ class RunList(ListEndpoint[Run]):
         """
         values = read_body(request, serializers.RunCreateSerializer)
         project = find_project(request.user, values["project"], Permission.RUN_CREATE)
-        check_spec(values["spec"])
+        check_spec(values["spec"], lambda: services.unknown_names(project, values["spec"]))
         run = services.submit_run(project=project, spec=values["spec"], by=caller(request))
         return _accepted(run)
 
@@ -70,7 +70,7 @@ class RunValidate(Endpoint):
         """
         values = read_body(request, serializers.RunCreateSerializer)
         project = find_project(request.user, values["project"], Permission.RUN_CREATE)
-        check_spec(values["spec"])
+        check_spec(values["spec"], lambda: services.unknown_names(project, values["spec"]))
         wanted = services.check_submission(project=project, spec=values["spec"], by=caller(request))
         return Response(serializers.ValidatedSpecSerializer(wanted).data)
 

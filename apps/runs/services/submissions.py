@@ -45,13 +45,7 @@ def check_submission(*, project: Project, spec: dict[str, Any], by: User | None)
     the right."""
     require(by, Permission.RUN_CREATE, project)
     parsed = _parse(spec)
-    found: dict[str, Any] = {}
-    refusals: list[Problem] = []
-    for name, look in (("suite", _suite), ("policy", _policy)):
-        try:
-            found[name] = look(project, parsed)
-        except Problem as problem:
-            refusals.append(problem)
+    found, refusals = _look_up(project, parsed.suite, parsed.policy)
     if policy := found.get("policy"):
         refusals += _context_problems(parsed, policy)
     refusals += _size_problems(parsed)
@@ -60,6 +54,26 @@ def check_submission(*, project: Project, spec: dict[str, Any], by: User | None)
         raise Problem("invalid_run_spec", 422, refusals[0].detail, errors)
     parsed = msgspec.structs.replace(parsed, suite=str(found["suite"]))  # the version is part of what the hash names
     return Submission(parsed, found["suite"], found["policy"])
+
+
+def unknown_names(project: Project, spec: Any) -> list[dict[str, str]]:
+    """What is wrong with the suite and the policy that a spec names, however wrong the rest of it is."""
+    names = [spec.get(name) if isinstance(spec, dict) else None for name in ("suite", "policy")]
+    _, refusals = _look_up(project, *(name if isinstance(name, str) else None for name in names))
+    return [error for problem in refusals for error in problem.errors]
+
+
+def _look_up(project: Project, suite: str | None, policy: str | None) -> tuple[dict[str, Any], list[Problem]]:
+    """Suite and policy of these names as far as there are, and a refusal of each other one; None is not looked up."""
+    found: dict[str, Any] = {}
+    refusals: list[Problem] = []
+    for kind, name, look in (("suite", suite, _suite), ("policy", policy, _policy)):
+        try:
+            if name is not None:
+                found[kind] = look(project, name)
+        except Problem as problem:
+            refusals.append(problem)
+    return found, refusals
 
 
 @transaction.atomic
@@ -139,9 +153,9 @@ def _parse(spec: Any) -> RunSpec:
     return parsed
 
 
-def _suite(project: Project, spec: RunSpec) -> Suite:
+def _suite(project: Project, name: str) -> Suite:
     try:
-        suite = resolve_suite(project, spec.suite)
+        suite = resolve_suite(project, name)
     except Problem as problem:
         raise _invalid("suite", problem.detail) from problem
     if suite.state != SuiteState.READY:
@@ -157,13 +171,13 @@ def _suite(project: Project, spec: RunSpec) -> Suite:
     return suite
 
 
-def _policy(project: Project, spec: RunSpec) -> Policy:
-    policy = Policy.objects.select_related("base_model").filter(project=project, slug=spec.policy).first()
+def _policy(project: Project, slug: str) -> Policy:
+    policy = Policy.objects.select_related("base_model").filter(project=project, slug=slug).first()
     if policy is not None:
         return policy
     known = list(Policy.objects.filter(project=project).order_by("slug").values_list("slug", flat=True)[:_MAX_LISTED])
     names = f"known are {', '.join(known)}" if known else "the project has none yet: create one first"
-    raise _invalid("policy", f"there is no policy {spec.policy!r} in project {project.slug}; {names}")
+    raise _invalid("policy", f"there is no policy {slug!r} in project {project.slug}; {names}")
 
 
 def _invalid(path: str, message: str) -> Problem:

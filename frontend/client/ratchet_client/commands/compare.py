@@ -48,7 +48,7 @@ def compare(
     if ended["state"] != "finished":
         raise RatchetError(f"The evaluation was {ended['state']}: {ended['status_message']}")
     client = session.client.evaluations
-    _print_results(session, ended, client.results(ended["id"]), client.comparison(ended["id"]))
+    print_results(session, ended, client.results(ended["id"]), client.comparison(ended["id"]))
     return ExitCode.PASS
 
 
@@ -57,7 +57,8 @@ def _progress(evaluation: Evaluation) -> tuple[str, int, int]:
     return words, evaluation["progress"]["done"], evaluation["progress"]["total"]
 
 
-def _print_results(session: Session, evaluation: Evaluation, results: Results, comparison: Comparison) -> None:
+def print_results(session: Session, evaluation: Evaluation, results: Results, comparison: Comparison | None) -> None:
+    """The arms' numbers, and what each differs by; `comparison` None: its gate says that."""
     output = session.output
     if output.as_json:
         output.json({"evaluation": evaluation, "results": results, "comparison": comparison})
@@ -74,8 +75,9 @@ def _print_results(session: Session, evaluation: Evaluation, results: Results, c
             ("tokens", lambda arm: arm["mean_sampled_tokens"]),
         ],
     )
-    for arm in comparison["arms"]:
-        output.say(_words(arm, comparison["base"]))
+    if comparison:
+        for arm in comparison["arms"]:
+            output.say(_words(arm, comparison["base"]))
     output.say(session.client.page(f"evaluations/{evaluation['id']}/"))
 
 

@@ -10,6 +10,7 @@ from ratchet_client.commands.accounts import login, logout, tokens, whoami
 from ratchet_client.commands.api import api
 from ratchet_client.commands.compare import compare
 from ratchet_client.commands.episodes import episodes
+from ratchet_client.commands.evaluations import evaluations
 from ratchet_client.commands.gates import gates
 from ratchet_client.commands.output import ExitCode
 from ratchet_client.commands.policies import channels, policies
@@ -21,7 +22,7 @@ from ratchet_client.commands.watch import watch
 from ratchet_client.errors import RatchetError, TimedOut
 
 _SINGULARS = {"run": "runs", "gate": "gates", "suite": "suites", "policy": "policies", "token": "tokens"}
-_SINGULARS |= {"episode": "episodes", "channel": "channels"}
+_SINGULARS |= {"episode": "episodes", "channel": "channels", "evaluation": "evaluations"}
 INTERRUPTED = 130  # as shells report it
 
 
@@ -65,8 +66,8 @@ def completion(shell: str) -> None:
 
 
 for command in (
-    login, logout, whoami, submit, watch, logs, runs, episodes, compare, gates, suites, policies, channels, tokens, api,
-    completion,
+    login, logout, whoami, submit, watch, logs, runs, episodes, compare, evaluations, gates, suites, policies, channels,
+    tokens, api, completion,
 ):  # fmt: skip
     ratchet.add_command(command)
 

@@ -70,6 +70,18 @@ class Session:
         """The id of a gate given by id, by number, or as `last`."""
         return self._find("gate", reference, self.client.gates.list)
 
+    def find_evaluation(self, reference: str) -> str:
+        """The id of an evaluation given by id, or as `last`."""
+        if _is_id(reference):
+            return reference
+        if reference != "last":
+            raise RatchetError(
+                f"{reference!r} is no evaluation: give its id, or `last`.", hint="ratchet evaluations list"
+            )
+        for evaluation in self.client.evaluations.list(project=self.project, page_size=1):
+            return evaluation["id"]
+        raise RatchetError(f"There is no evaluation in project {self.project} that you may see.")
+
     def find_suite(self, reference: str) -> str:
         """The id of a suite given by id, slug (newest version) or slug@version."""
         if _is_id(reference):

@@ -36,8 +36,8 @@ def submit(session: Session, spec: str, changes: tuple[str, ...], then_watch: bo
     try:
         if dry_run:
             wanted = session.client.runs.validate(body, project=session.project)
-            fields = {"suite": wanted["suite"], "policy": wanted["policy"], "hash": wanted["spec_hash"]}
-            session.output.record(wanted, fields)
+            named = {"suite": wanted["suite"], "policy": wanted["policy"], "hash": wanted["spec_hash"]}
+            session.output.record(wanted, named)
             return ExitCode.PASS
         run = session.client.runs.submit(body, project=session.project, key=key)
     except ApiError as error:

@@ -27,6 +27,10 @@ class Evaluations(Resource):
         comparison: Comparison = self._http.get(f"evaluations/{evaluation_id}/comparison/", query)
         return comparison
 
+    def cancel(self, evaluation_id: str) -> Evaluation:
+        evaluation: Evaluation = self._http.post(f"evaluations/{evaluation_id}/cancel/")
+        return evaluation
+
     def retry(self, evaluation_id: str) -> Evaluation:
         """The same plan as a new evaluation; while it is under way another retry answers with it."""
         evaluation: Evaluation = self._http.post(f"evaluations/{evaluation_id}/retry/")

@@ -88,6 +88,9 @@ def test_a_dry_run_names_everything_and_stores_nothing(client_of, engineer, view
     assert paths == {"suite", "policy", "rollout.prompts_per_batch"}
     submitted = client.post("/api/v1/runs/", {"project": project.slug, "spec": wrong})
     assert submitted.json()["errors"] == refused.json()["errors"]
+    typed = {"suite": "nothing", "policy": "nobody", "steps": "many", "colour": 1}
+    paths = {error["path"] for error in client.post(url, {"project": project.slug, "spec": typed}).json()["errors"]}
+    assert paths == {"suite", "policy", "steps", "colour"}
     both = {"suite": "sums", "policy": "plain", "rollout": {"top_p": 0.9}, "algorithm": {"correction": "none"}}
     rules = {error["path"] for error in client.post(url, {"project": project.slug, "spec": both}).json()["errors"]}
     assert rules == {"rollout.top_p", "algorithm.correction"}
