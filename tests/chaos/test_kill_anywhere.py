@@ -59,7 +59,9 @@ def processes(machine: Machine, words: str) -> list[int]:
 
 
 def weights(engineer: Person, run_id: str) -> dict[int, str]:
-    return {c["version"]: c["sha256"] for c in engineer.get(f"runs/{run_id}/checkpoints/")}
+    page = engineer.get(f"runs/{run_id}/checkpoints/", page_size=200)
+    assert page["next"] is None
+    return {c["version"]: c["sha256"] for c in page["results"]}
 
 
 def trained(machine: Machine, run_id: str) -> list[tuple[Any, ...]]:
