@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from html import escape
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 250, 190, 34, 34, 24
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, ROW = 250, 190, 34, 34, 24, 15
 COLOURS = ("#1f5fbf", "#c2571a", "#3b8a3b", "#8a4fa3")
 
 
@@ -28,7 +28,7 @@ def draw(panels: list[Panel]) -> str:
     """One SVG. The same line has the same colour in every panel; the legend stands below."""
     labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
     colour = {label: COLOURS[index % len(COLOURS)] for index, label in enumerate(labels)}
-    width, height = WIDTH * len(panels), HEIGHT + 22
+    width, height = WIDTH * len(panels), HEIGHT + 8 + ROW * len(labels)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="white"/>'
@@ -36,9 +36,9 @@ def draw(panels: list[Panel]) -> str:
     for index, panel in enumerate(panels):
         parts += [f'<g transform="translate({index * WIDTH} 0)">', *_panel(panel, colour), "</g>"]
     for index, label in enumerate(labels):
-        x = LEFT + index * 190
-        parts.append(f'<rect x="{x}" y="{HEIGHT + 5}" width="12" height="4" fill="{colour[label]}"/>')
-        parts.append(f'<text x="{x + 17}" y="{HEIGHT + 11}">{escape(label)}</text>')
+        y = HEIGHT + ROW * (index + 0.5)
+        parts.append(f'<rect x="{LEFT}" y="{y}" width="12" height="4" fill="{colour[label]}"/>')
+        parts.append(f'<text x="{LEFT + 17}" y="{y + 6}">{escape(label)}</text>')
     return "\n".join([*parts, "</svg>\n"])
 
 
