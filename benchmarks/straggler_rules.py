@@ -2,9 +2,10 @@
 
 Places, batches, admission, holding and the bound are those of `scheduling.py`, where the production code runs; here
 they are a hundred lines, so that a rule can be tried before it is built. `abort` is the default and must agree with
-what `scheduling.py` measures. `foresight` knows every duration and starts groups with a long episode (over 100 s)
-within 3 s of a new version, the most that predictions could do. `trim` lets a group that a batch would leave behind
-join it with the episodes it has, at least half of them. Engine time of what is never trained on counts as wasted.
+what `scheduling.py` measures; `wait` holds every batch for its stragglers. `foresight` knows every duration and starts
+groups with a long episode (over 100 s) within 3 s of a new version, the most that predictions could do. `trim` lets a
+group that a batch would leave behind join it with the episodes it has, at least half of them. Engine time of what is
+never trained on counts as wasted.
 Prints one JSON line a rule: means over the seeds. Run: `python benchmarks/straggler_rules.py` (half a minute).
 """
 
@@ -123,7 +124,7 @@ class Schedule:
                 break
             late = [g for g in self._in("running") if self.num_batches + 1 - g.version > self.bound]
             supplied = self.num_batches - self.version >= 2 or bool(self.queue) or bool(self._in("pending"))
-            if late and supplied:
+            if late and (supplied or self.rule == "wait"):
                 break  # held while that is free
             for group in late:
                 if self.rule == "trim" and group.num_finished >= GROUP_SIZE // 2:
@@ -170,7 +171,7 @@ def main() -> None:
     options = parser.parse_args()
     for distribution in ("lognormal", "pareto"):
         for ratio in (2.0, 4.0):
-            for rule in ("abort", "foresight", "trim"):
+            for rule in ("abort", "wait", "foresight", "trim"):
                 setting = {"places": options.places, "bound": options.bound, "steps": options.steps}
                 runs = [
                     Schedule(rule, distribution, ratio, **setting, seed=seed).play() for seed in range(options.seeds)
