@@ -95,14 +95,14 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     from gpu_workers.models import smollm2
     from gpu_workers.models.folder import read_description
     from gpu_workers.process import keep_freed_memory
-    from gpu_workers.trainer.backend import BaseModel, LoraTrainer
+    from gpu_workers.trainer.backend import BaseModel, PolicyTrainer
 
     keep_freed_memory()
     torch.set_flush_denormal(True)
     torch.set_num_threads(job["threads"])
     folder = Path(job["model"])
     spec = parse_run_spec({"suite": "bench", "policy": smollm2.NAME})
-    trainer = LoraTrainer(spec, BaseModel(smollm2.NAME, folder, read_description(folder).fingerprint))
+    trainer = PolicyTrainer(spec, BaseModel(smollm2.NAME, folder, read_description(folder).fingerprint))
     groups = []
     for index, prompt in enumerate(job["prompts"]):
         members = []
