@@ -256,6 +256,7 @@ class Agent:
         body = parse_chat(json.dumps(raw).encode("utf-8"))
         turn = self.server.begin(self.session, body)
         self._check_prefix(turn.place.ids)
+        self._check_text(turn.place.ids)
         return body, turn, len(self.engine.served)
 
     def _keep(self, first: int, samples: list[list[int]]) -> None:
@@ -289,6 +290,21 @@ class Agent:
                 assert any(
                     ids[: len(other.ids)] == other.ids for other in self.known if _alike(other.message, known.message)
                 )
+
+    def _check_text(self, ids: list[int]) -> None:
+        """The policy reads what the agent says now, message after message, whatever was said before."""
+        tokenizer, at = self.template._tokenizer, 0
+        text = tokenizer.decode(ids, skip_special_tokens=False)
+        for message in self.messages:
+            if message["role"] != "assistant":
+                content = message["content"]
+                for special in LOOK_ALIKES[:3] + LOOK_ALIKES[4:]:
+                    content = content.replace(special, f"{special[0]} {special[1:]}")
+                ids = tokenizer.encode(content, add_special_tokens=False).ids  # its vocabulary lacks some bytes
+                content = tokenizer.decode(ids, skip_special_tokens=False)
+                found = text.find(f"<|im_start|>{message['role']}\n{content}", at)
+                assert found >= at
+                at = found + len(content)
 
     def _is_unedited(self, known: Known) -> bool:
         """Whether the messages up to this one are those that it was sampled after."""
