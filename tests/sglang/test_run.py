@@ -9,7 +9,7 @@ import pytest
 
 from gpu_workers.models import smollm2 as base_model
 from tests.integration.loop import world
-from tests.integration.services.machine import Machine, free_port
+from tests.integration.services.machine import Machine, free_port, wait_for
 
 pytestmark = pytest.mark.slow
 FINAL = ("succeeded", "failed", "halted", "cancelled")
@@ -69,14 +69,11 @@ def test_an_asynchronous_run_is_sampled_by_sglang(machine: Machine, engineer: wo
             "SELECT policy_version, policy_adapter, age FROM runs_group WHERE run_id = %s AND age IS NOT NULL",
             [run["id"]],
         ).fetchall()
-    assert {version for version, _ in installs} >= {0, 1, 2}
+    assert {version for version, _ in installs} >= {0, 1}
     assert all(engines == [sglang_url] for _, engines in installs)
     versions = {version for version, _, _ in groups}
     assert {0, 1} <= versions, "batches were sampled from the base and from an adapter that a step made"
     assert all(adapter == (f"{name}{version}" if version else "") for version, adapter, _ in groups)
-
-    listed = {row["id"] for row in httpx.get(f"{sglang_url}/v1/models").json()["data"] if row["parent"]}
-    assert f"{name}{STEPS - 1}" in listed
 
     points = engineer.get(f"runs/{run['id']}/metrics/")
     mismatch = _series(points, "train/logprob_mismatch_max")
@@ -85,6 +82,12 @@ def test_an_asynchronous_run_is_sampled_by_sglang(machine: Machine, engineer: wo
     ages = [age for _, _, age in groups]
     print(f"largest log-prob mismatch by step: {mismatch}; ages of the groups trained on: {sorted(ages)}")
     assert max(ages) == 1, "one batch at least was sampled while its predecessor was trained on"
+
+    def adapters() -> set[str]:
+        listed = httpx.get(f"{sglang_url}/v1/models", timeout=30).json()["data"]
+        return {row["id"] for row in listed if row["parent"] and row["id"].startswith(f"run-{run['id']}")}
+
+    assert wait_for(lambda: not adapters(), 120), "what the run loaded is unloaded when it is over"
 
 
 def _series(points: Any, name: str) -> list[float]:
