@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 import time
 
 import msgspec
@@ -170,6 +171,23 @@ async def test_an_engine_without_the_adapter_is_not_asked(world: World, task: Ta
     report = await run_group(world.job(task), world.services())
     assert "does not hold adapter run-1.a1@v3" in report.error
     assert engine.requests == []
+
+
+async def test_an_engine_with_other_weights_is_not_asked(world: World, task: TaskBundle) -> None:
+    engine = world.engine(lambda *_: "yes")
+    policy = PolicyRef(weights="run-1.a1@v3", version=3)
+    report = await run_group(world.job(task, policy=policy), world.services())
+    assert "has weights 'default', not 'run-1.a1@v3'" in report.error
+    assert engine.requests == []
+
+
+async def test_the_router_is_sampled_from_and_the_engines_say_what_they_hold(world: World, task: TaskBundle) -> None:
+    engine, router = world.engine(lambda *_: "yes"), world.engine(lambda *_: "yes", "http://router")
+    services = dataclasses.replace(world.services(), engine_urls=("http://one",), router_url="http://router")
+    report = await run_group(world.job(task), services)
+    assert report.error == ""
+    assert (len(engine.requests), len(router.requests)) == (0, 4)
+    assert engine.closed and router.closed
 
 
 async def test_groups_spread_over_engines_and_one_group_stays_together() -> None:
