@@ -55,6 +55,18 @@ def _spec() -> RunSpec:
     return parse_run_spec({"suite": "s", "policy": "p", "lora": {"rank": 8, "alpha": 16.0}})
 
 
+async def hold(url: str, adapter: Path | None) -> None:
+    """Exactly this adapter, or none."""
+    engine = SGLangEngine(url)
+    try:
+        if ADAPTER in (await engine.info()).adapters:
+            await engine.unload_adapter(ADAPTER)
+        if adapter is not None:
+            await engine.load_adapter(ADAPTER, str(adapter))
+    finally:
+        await engine.close()
+
+
 async def sample(url: str, adapter: str, temperature: float) -> list[Sampled]:
     engine = SGLangEngine(url)
     found = []
@@ -114,10 +126,7 @@ async def test_the_three_agree(
     name = ADAPTER if adapted else ""
     with serving(smollm2, "--dtype", "float32") as (embedded_url, _):
         for url in (sglang_url, embedded_url):
-            if adapted:
-                engine = SGLangEngine(url)
-                await engine.load_adapter(ADAPTER, str(adapter))
-                await engine.close()
+            await hold(url, adapter if adapted else None)
         for temperature in (1.0, 0.7):
             for engine_name, url in (("SGLang", sglang_url), ("embedded", embedded_url)):
                 samples = await sample(url, name, temperature)
@@ -132,6 +141,7 @@ async def test_the_three_agree(
         off = difference(ours, of_trainer(policy, samples, 1.0))
         report(f"embedded engine and trainer score the same input, adapter {adapted}", off)
         assert off.max() < TOLERANCE
+        await hold(sglang_url, None)
 
 
 def test_the_tolerance_is_tight_enough_to_see_an_adapter(trainer: PolicyTrainer) -> None:
