@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from gpu_workers.contracts.seams import EngineInfo, GenerateRequest, GenerateResult, RolloutEngine, WorkerError
@@ -24,7 +24,8 @@ class _Member:
     engine: RolloutEngine
     confirmed: EngineInfo | None = None
     asked_at: float = float("-inf")
-    problem: str = "was not asked yet"
+    problem: str = ""
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)  # one question answers everyone who waits for it
 
 
 class EngineFleet:
@@ -152,19 +153,21 @@ class EngineFleet:
 
     async def _holds(self, member: _Member, adapter: str, weights: str) -> bool:
         """Whether it has said so; asked when it has not, at most once in a while."""
-        if member.confirmed is not None and not _lack(member.confirmed, adapter, weights):
-            return True
-        if time.monotonic() - member.asked_at < RECHECK_SECONDS:
-            return False
-        member.asked_at = time.monotonic()
-        try:
-            member.confirmed = await member.engine.info()
-        except WorkerError as error:
-            member.confirmed, member.problem = None, str(error)
-            return False
-        lack = _lack(member.confirmed, adapter, weights)
-        member.problem = f"{member.url} {lack}" if lack else ""
-        return not lack
+        async with member.asking:
+            if member.confirmed is not None and not _lack(member.confirmed, adapter, weights):
+                return True
+            if time.monotonic() - member.asked_at < RECHECK_SECONDS:
+                return False
+            try:
+                member.confirmed = await member.engine.info()
+            except WorkerError as error:
+                member.confirmed, member.problem = None, str(error)
+                return False
+            finally:
+                member.asked_at = time.monotonic()
+            lack = _lack(member.confirmed, adapter, weights)
+            member.problem = f"{member.url} {lack}" if lack else ""
+            return not lack
 
     def _goes_on(self, tried: Sequence[_Member], error: WorkerError) -> bool:
         """Forget what the engine that failed had confirmed; whether another one is left to be asked."""

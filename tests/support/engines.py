@@ -25,6 +25,7 @@ class Case:
     max_adapters: int = 3
     checks_vocabulary: bool = True
     survives_torn_files: bool = True
+    is_fleet: bool = False  # which sends nothing to an engine that does not list the adapter
 
     def ask(
         self,

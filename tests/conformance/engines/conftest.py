@@ -87,4 +87,5 @@ def real(request: pytest.FixtureRequest) -> Case:
     return Case(
         engine, adapter, smollm2, server.ENDLESS_PROMPT, long=600, medium=32, patience=240, seeded=False,
         max_adapters=server.MAX_LOADED_LORAS, checks_vocabulary=False, survives_torn_files=False,
+        is_fleet=request.param == "router",
     )  # fmt: skip

@@ -68,6 +68,18 @@ async def test_the_preferred_engine_answers(fleet: EngineFleet, engines: list[Mo
     assert engines[0].num_asked <= 3
 
 
+async def test_those_who_come_at_once_wait_for_one_question(engines: list[Mortal]) -> None:
+    class Slow(Mortal):
+        async def info(self) -> EngineInfo:
+            await asyncio.sleep(0.05)
+            return await super().info()
+
+    slow = Slow()
+    fleet = EngineFleet([("slow", slow), ("second", engines[1])])
+    await asyncio.gather(*(fleet.generate(ask()) for _ in range(20)))
+    assert (slow.num_asked, slow.num_requests, engines[1].num_requests) == (1, 20, 0)
+
+
 @pytest.mark.parametrize("after", [-1, 2])
 async def test_a_request_of_an_engine_that_dies_is_answered_by_the_next(
     fleet: EngineFleet, engines: list[Mortal], after: int
