@@ -73,7 +73,8 @@ def router(*engines: str) -> Iterator[str]:
     port, metrics = free_port(), free_port()
     command = [
         "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(port),
-        "--prometheus-port", str(metrics), "--policy", "cache_aware", "--worker-urls", *engines,
+        "--prometheus-port", str(metrics), "--policy", "cache_aware", "--disable-circuit-breaker",
+        "--worker-urls", *engines,
     ]  # fmt: skip
     with _process(command, {}, f"http://127.0.0.1:{port}", "/health") as url:
         yield url
