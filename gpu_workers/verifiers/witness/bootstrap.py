@@ -1,0 +1,188 @@
+"""Runs the main program of a check as Python would, and tells the wrapper how it ended, before any handler of an exit.
+
+Called as `python bootstrap.py GIFT CHANNEL KIND MAIN WORDS…`. While the main program runs, what it will be told with is
+held by C code alone: no frame below the main program and no module has the nonce.
+"""
+
+from __future__ import annotations
+
+# ruff: noqa: PTH109, PTH113, PTH119, PTH120, PTH123, S102
+import functools
+import os
+import posix
+import sys
+from collections.abc import Callable
+from types import CodeType, ModuleType, TracebackType
+from typing import Any
+
+POLICY = "/workspace/app"
+TEST_RUNNERS = ("pytest", "_pytest", "pluggy")
+NEUTRAL = ("runpy", "_sitebuiltins", "importlib._bootstrap", "importlib._bootstrap_external")
+
+
+def main_of(kind: str, main: str, codes: list[CodeType]) -> Callable[[Any], BaseException | None]:
+    """What runs the main program and gives what it ended with. `codes` takes what was compiled for it."""
+    here = sys._getframe().f_code.co_filename
+
+    def run(_: Any) -> BaseException | None:
+        try:
+            if kind == "module":
+                import runpy
+
+                runpy._run_module_as_main(main)  # type: ignore[attr-defined]
+            elif kind == "script" and not os.path.isfile(main):  # a folder
+                import runpy
+
+                runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
+            else:
+                names, source = prepared(kind, main)
+                name = names.get("__file__", "<string>" if kind == "text" else "<stdin>")
+                code = compile(source, name, "exec", 0, True)
+                codes.append(code)
+                exec(code, names)
+        except BaseException as error:
+            trace = error.__traceback__
+            while trace is not None and trace.tb_frame.f_code.co_filename == here:
+                trace = trace.tb_next
+            return error.with_traceback(trace)
+        return None
+
+    return run
+
+
+def prepared(kind: str, main: str) -> tuple[dict[str, Any], bytes | str]:
+    """A fresh __main__ and its source."""
+    module = sys.modules["__main__"] = ModuleType("__main__")
+    names = module.__dict__
+    names.update(__annotations__={}, __builtins__=__builtins__, __package__=None, __spec__=None)
+    if kind == "script":
+        from importlib.machinery import SourceFileLoader
+
+        names.update(__file__=main, __cached__=None, __loader__=SourceFileLoader("__main__", main))
+        with open(main, "rb") as file:
+            return names, file.read()
+    names["__loader__"] = sys.modules["_frozen_importlib"].BuiltinImporter
+    if kind == "text":
+        return names, main
+    with open(0, "rb", closefd=False) as file:
+        return names, file.read()
+
+
+def teller_of(say: Callable[[bytes], Any], codes: list[CodeType]) -> Callable[[BaseException | None], None]:
+    """What tells how the main program ended, and then ends as Python would."""
+    process, getpid = posix.getpid(), posix.getpid
+
+    def tell(end: BaseException | None) -> None:
+        code = code_of(end)
+        if getpid() == process:  # and not a child that was forked in the main program
+            is_own = code != 0 or not isinstance(end, SystemExit) or by_check(end.__traceback__, codes)
+            say(b"%d" % code if is_own else b"exit")
+        if end is None:
+            return
+        if isinstance(end, (SystemExit, KeyboardInterrupt)):
+            raise end
+        sys.last_type, sys.last_value, sys.last_traceback = type(end), end, end.__traceback__
+        sys.excepthook(type(end), end, end.__traceback__)
+        raise SystemExit(1)
+
+    return tell
+
+
+def code_of(end: BaseException | None) -> int:
+    """The exit code that Python gives."""
+    if end is None:
+        return 0
+    if not isinstance(end, SystemExit):
+        return 1
+    value = end.code
+    return 0 if value is None else int(value) & 0xFF if isinstance(value, int) else 1
+
+
+def by_check(trace: TracebackType | None, codes: list[CodeType]) -> bool:
+    """Whether an exit was raised by code of the check: no frame is the policy's, the last one's text is an exit."""
+    frames = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if is_of_policy(code.co_filename):
+            return False
+        names = trace.tb_frame.f_globals
+        name = names.get("__name__")
+        if name not in NEUTRAL or getattr(sys.modules.get(name), "__dict__", None) is not names:
+            frames.append((code, trace.tb_lineno))
+        trace = trace.tb_next
+    if not frames:
+        return False
+    code, line = frames[-1]
+    if any(code in nested(known) for known in codes):
+        if code.co_filename in ("<string>", "<stdin>"):
+            return True
+    elif not is_in_file(code):
+        return False
+    try:
+        with open(code.co_filename, "rb") as file:
+            text = file.read().splitlines()[line - 1].lower()
+    except (OSError, IndexError):
+        return False
+    return b"exit" in text or b"quit" in text
+
+
+def is_of_policy(path: str) -> bool:
+    root = os.path.realpath(POLICY)
+    return os.path.realpath(path).startswith(root + "/")
+
+
+def is_in_file(code: CodeType) -> bool:
+    """Whether a piece of code is what its file says, and does not only bear the file's name."""
+    try:
+        with open(code.co_filename, "rb") as file:
+            whole = compile(file.read(), code.co_filename, "exec", 0, True)
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return code in nested(whole)
+
+
+def nested(code: CodeType) -> set[CodeType]:
+    """A piece of code and all that is defined in it."""
+    found = {code}
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            found |= nested(value)
+    return found
+
+
+def prepare_path(kind: str, main: str) -> None:
+    """sys.path as Python makes it for this start; but what the policy wrote is not taken for a library's runner."""
+    if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
+        return
+    del sys.path[0]  # this file's
+    if kind == "script":
+        sys.path.insert(0, os.path.dirname(os.path.realpath(main)) if os.path.isfile(main) else main)
+    elif kind == "module":
+        first = main.partition(".")[0]
+        place = len(sys.path) if first in sys.stdlib_module_names or first in TEST_RUNNERS else 0
+        sys.path.insert(place, os.getcwd())
+    else:
+        sys.path.insert(0, "")
+
+
+def steps(words: list[str]) -> tuple[Callable[[Any], Any], ...]:
+    gift, channel, kind, main = int(words[0]), int(words[1]), words[2], words[3]
+    nonce = posix.read(gift, 64)
+    posix.close(gift)
+    posix.set_inheritable(channel, False)
+    codes: list[CodeType] = []
+    prepare_path(kind, main)
+    own = {"script": [], "text": ["-c"], "module": ["-m"], "stdin": []}[kind]
+    sys.orig_argv[:] = [sys.orig_argv[0], *own, *([main] if main else []), *words[4:]]
+    sys.argv[:] = [main if kind in ("script", "stdin") else own[0], *words[4:]]
+    sys.executable = f"{os.path.dirname(__file__)}/bin/{os.path.basename(sys.executable)}"
+    say = functools.partial(_write, posix.write, channel, nonce)
+    return main_of(kind, main, codes), teller_of(say, codes)
+
+
+def _write(write: Callable[[int, bytes], int], channel: int, nonce: bytes, text: bytes) -> None:
+    write(channel, nonce + text + b"\n")
+
+
+if __name__ == "__main__":
+    functools.reduce(lambda end, step: step(end), steps(sys.argv[1:]), None)
