@@ -26,6 +26,7 @@ def main_of(kind: str, main: str, codes: list[CodeType]) -> Callable[[Any], Base
 
     def run(_: Any) -> BaseException | None:
         try:
+            names, source = prepared(kind, main)
             if kind == "module":
                 import runpy
 
@@ -35,7 +36,6 @@ def main_of(kind: str, main: str, codes: list[CodeType]) -> Callable[[Any], Base
 
                 runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
             else:
-                names, source = prepared(kind, main)
                 name = names.get("__file__", "<string>" if kind == "text" else "<stdin>")
                 code = compile(source, name, "exec", 0, True)
                 codes.append(code)
@@ -55,9 +55,12 @@ def prepared(kind: str, main: str) -> tuple[dict[str, Any], bytes | str]:
     module = sys.modules["__main__"] = ModuleType("__main__")
     names = module.__dict__
     names.update(__annotations__={}, __builtins__=__builtins__, __package__=None, __spec__=None)
+    if kind == "module" or (kind == "script" and not os.path.isfile(main)):
+        return names, ""
     if kind == "script":
         from importlib.machinery import SourceFileLoader
 
+        main = f"{os.getcwd()}/{main}" if not main.startswith("/") else main
         names.update(__file__=main, __cached__=None, __loader__=SourceFileLoader("__main__", main))
         with open(main, "rb") as file:
             return names, file.read()

@@ -9,7 +9,7 @@ policy's code has ended, has not passed: the exit code is UNSOUND and the overse
 from __future__ import annotations
 
 # Every start of Python pays for what is imported here: no ctypes, no pathlib, no subprocess, no signal.
-# ruff: noqa: PTH109, PTH110, PTH120, PTH208, S606
+# ruff: noqa: PTH109, PTH110, PTH113, PTH120, PTH208, S606
 import _signal  # type: ignore[import-not-found]
 import os
 import sys
@@ -61,8 +61,11 @@ class Start:
             for place, letter in enumerate(word[1:], start=1):
                 if letter in "cm" or letter in TAKES_WORD:
                     value = word[place + 1 :]
-                    if not value:
-                        value, at = (words[at] if at < len(words) else ""), at + 1
+                    if not value and at < len(words):
+                        value, at = words[at], at + 1
+                    elif not value:  # Python says so itself
+                        self.kind = ""
+                        return
                     if letter in TAKES_WORD:
                         self.options += ["-" + letter, value]
                         break
