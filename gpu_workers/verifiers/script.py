@@ -8,7 +8,6 @@ only where it was left in the way in which the reference's run leaves it.
 
 import json
 import math
-from collections import Counter
 from typing import Annotated, Any
 
 import msgspec
@@ -27,7 +26,7 @@ from gpu_workers.contracts.tasks import EnvironmentContract, TaskBundle, Verifie
 from gpu_workers.verifiers.results import NoResult, SandboxDied, TaskError, VerifierConfig, failed, passed, read_config
 from gpu_workers.verifiers.sandboxed import MAX_EPISODE_BYTES, OUTPUT_BYTES, too_large
 from gpu_workers.verifiers.witness.course import Course, Courses, deviation
-from gpu_workers.verifiers.witness.history import FolderWatch
+from gpu_workers.verifiers.witness.history import FolderWatch, History
 from gpu_workers.verifiers.witness.programs import OVERSEER, witness_programs
 
 APP, TESTS, LOGS, HOME = "app", "tests", "logs", "home"  # below the verifier's own workspace
@@ -81,7 +80,11 @@ class ScriptVerifier:
             message = f"the script ended with code {course.exit_code} and left no reward; it said: "
             raise NoResult(ReasonCode.VERIFIER_NO_RESULT, message + (course.output or "nothing"))
         evidence = {"reward": reward, **evidence}
-        if reward > 0 and usual is not None and (found := deviation(course, usual)):
+        if (
+            reward > 0
+            and usual is not None
+            and (found := deviation(course, usual, is_full=reward >= usual_reward(usual)))
+        ):
             message = f"the reward is not the script's own: {found}"
             return failed(ReasonCode.TAMPER_DETECTED, message, evidence={**evidence, "not_as_the_reference": found})
         if reward >= self.config.pass_reward:
@@ -141,9 +144,7 @@ class ScriptVerifier:
         return read_course(done, history, allowed, task.contract.limits.verify_timeout_seconds)
 
 
-def read_course(
-    done: ExecResult, history: Counter[tuple[str, str]] | None, allowed: tuple[str, ...] | None, timeout: float
-) -> Course:
+def read_course(done: ExecResult, history: History | None, allowed: tuple[str, ...] | None, timeout: float) -> Course:
     """What the overseer says of a run. Raises NoResult where it says nothing."""
     tail = done.stderr.strip()[-TAIL:]
     if done.timed_out:
@@ -160,7 +161,7 @@ def read_course(
     return Course(
         exit_code=told["exit_code"], output=tail, ends=tuple((how, main) for how, main in told["ends"]),
         files=told["files"], changed=frozenset(told["changed"]), logs=tuple(told["logs"]),
-        witnessed=told["witnessed"], history=history, allowed=allowed,
+        witnessed=told["witnessed"], histories=() if history is None else (history,), allowed=allowed,
     )  # fmt: skip
 
 
@@ -178,6 +179,15 @@ def read_reward(files: dict[str, dict[str, Any]]) -> float | None:
     if isinstance(found, dict):
         found = found.get("reward", next(iter(found.values())) if len(found) == 1 else None)
     return _sound(found, REWARD_JSON)
+
+
+def usual_reward(usual: Course) -> float:
+    """The reference's; one that is unsound is above all others."""
+    try:
+        reward = read_reward(usual.files)
+    except NoResult:
+        return math.inf
+    return math.inf if reward is None else reward
 
 
 def _sound(value: Any, where: str) -> float:

@@ -17,7 +17,7 @@ from gpu_workers.verifiers.reference import reference_episode
 from gpu_workers.verifiers.results import NoResult, SandboxDied, TaskError
 from gpu_workers.verifiers.witness.history import History
 
-ENDS = {"gone": "left without a word", "exit": "was ended by the candidate's exit"}
+UNSOUND_ENDS = {"gone": "left without a word", "exit": "was ended by the candidate's exit", "code": "said another code"}
 REWARDS = ("verifier/reward.txt", "verifier/reward.json")
 MAX_ALLOWED = 20
 MAX_KNOWN = 2000  # courses that a worker keeps
@@ -29,22 +29,28 @@ class Course:
 
     exit_code: int  # of the script; negative: the signal that ended it
     output: str
-    ends: tuple[tuple[str, str], ...]  # (how, main program) of Pythons that ended well, but not by themselves
+    ends: tuple[tuple[str, str], ...]  # (how, main program) of Pythons that did not end with 0 by themselves
     files: dict[str, dict[str, Any]]  # reward file -> mode, links, text
     changed: frozenset[str]  # files of the tests that are not as they were
     logs: tuple[str, ...]  # files in the logs
     witnessed: bool  # Pythons were
-    history: History | None  # of the reward files; None: this host or sandbox cannot say
+    histories: tuple[History, ...]  # of the reward files, of each run; none: this host or sandbox cannot say
     allowed: tuple[str, ...] | None  # files of the logs that Pythons could write; None: all
 
     def unsound_ends(self, usual: "Course | None") -> list[str]:
-        """Ends that the reference's run has not had as well, in words."""
-        beyond = Counter(self.ends) - Counter(usual.ends if usual else ())
-        return [f"{main} {ENDS.get(how, f'said code {how} and gave 0')}" for how, main in beyond]
+        """Ends with 0 that were none of the check's own and that the reference's run has not had as well, in words."""
+        beyond = self.ends_beyond(usual)
+        return [f"{main} {UNSOUND_ENDS[how]}" for how, main in beyond if how in UNSOUND_ENDS]
+
+    def ends_beyond(self, usual: "Course | None") -> Counter[tuple[str, str]]:
+        return Counter(self.ends) - Counter(usual.ends if usual else ())
 
 
-def deviation(course: Course, usual: Course) -> str:
-    """What was done to the reward or the tests that the reference's run does not do; empty where nothing was."""
+def deviation(course: Course, usual: Course, *, is_full: bool) -> str:
+    """What was done to the reward or the tests that the reference's run does not do; empty where nothing was.
+
+    `is_full`: the reward is no less than the reference's. Then the script goes the same way, to the letter.
+    """
     if course.exit_code < 0 <= usual.exit_code:
         return f"the script was ended by signal {-course.exit_code}"
     if changed := course.changed - usual.changed:
@@ -56,11 +62,31 @@ def deviation(course: Course, usual: Course) -> str:
         for what in ("mode", "links"):
             if seen[what] != wanted[what]:
                 return f"the {what} of {name}: {seen[what]} instead of {wanted[what]}"
-    if course.history is not None and usual.history is not None:
-        for (name, happened), times in (course.history - usual.history).items():
-            least = usual.history[name, happened]
-            return f"{name or 'the reward files'}: {happened}, {least + times} times instead of {least}"
+    if is_full and usual.allowed is None:  # a Python writes the reward, and the candidate's code may run in it
+        for how, main in course.ends_beyond(usual):
+            return f"{main} ended otherwise ({how})"
+        if course.exit_code != usual.exit_code:
+            return f"the script ended with code {course.exit_code} instead of {usual.exit_code}"
+    for history in course.histories:
+        if found := _strange(history, usual.histories, is_full=is_full):
+            return found
     return ""
+
+
+def _strange(history: History, usual: tuple[History, ...], *, is_full: bool) -> str:
+    if not usual or (is_full and history in usual):
+        return ""
+    most = Counter(usual[0])
+    for other in usual[1:]:
+        most |= Counter(other)
+    for (name, happened), times in (Counter(history) - most).items():
+        least = most[name, happened]
+        return f"{name or 'the reward files'}: {happened}, {least + times} times instead of {least}"
+    return f"what happened to the reward files came in another order: {_listed(history)}" if is_full else ""
+
+
+def _listed(history: History) -> str:
+    return ", ".join(f"{happened} {name}" for name, happened in history[:20])
 
 
 Run = Callable[[TaskBundle, FinishedEpisode, tuple[str, ...] | None], Awaitable[Course]]
@@ -118,8 +144,7 @@ class Courses:
             return free
         if texts(sealed) != texts(free):
             return free
-        most = None if sealed.history is None or free.history is None else sealed.history | free.history
-        return replace(sealed, history=most)
+        return replace(sealed, histories=free.histories + sealed.histories)
 
 
 def texts(course: Course) -> dict[str, Any]:

@@ -1,13 +1,12 @@
 """What happened to the reward's files, seen from outside the sandbox: one inotify watch of their folder.
 
 It is read once, when every process is gone. Equal events in a row are one event until then, so that one and the same
-course of writes always gives the same counts.
+course of writes always gives the same events.
 """
 
 import ctypes
 import os
 import struct
-from collections import Counter
 
 EVENTS = {
     0x2: "modify", 0x4: "attributes", 0x8: "close after writing", 0x20: "open", 0x40: "move away", 0x80: "move here",
@@ -18,11 +17,12 @@ ONLY_FOLDER = 0x0100_0000
 EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name behind it
 READ_BYTES = 65_536
 LOST = ("", "too many to count")
+MAX_EVENTS = 2000
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _IDLE: list[int] = []  # inotify instances without a watch: the kernel takes 50 ms to close one
 
-History = Counter[tuple[str, str]]  # (name, what happened) -> how often
+History = tuple[tuple[str, str], ...]  # (name, what happened), in their order
 
 
 class FolderWatch:
@@ -59,18 +59,18 @@ class FolderWatch:
         return history if self._watch >= 0 else None
 
     def _read(self) -> History:
-        history: History = Counter()
+        history: list[tuple[str, str]] = []
         while True:
             try:
                 data = os.read(self._fd, READ_BYTES)
             except BlockingIOError:
-                return history
+                return tuple(history) if len(history) < MAX_EVENTS else (LOST,)
             at = 0
             while at < len(data):
                 _, mask, _, length = EVENT.unpack_from(data, at)
                 name = data[at + EVENT.size : at + EVENT.size + length].rstrip(b"\0").decode(errors="replace")
                 at += EVENT.size + length
                 if mask & OVERFLOW:
-                    history[LOST] += 1
+                    history += [LOST] * MAX_EVENTS
                 elif name in self.names and (happened := EVENTS.get(mask & sum(EVENTS))):
-                    history[name, happened] += 1
+                    history.append((name, happened))

@@ -139,13 +139,18 @@ def main(real: str, words: list[str]) -> int:
     for number in FORWARDED:
         if _signal.getsignal(number) != _signal.SIG_IGN:
             _signal.signal(number, _signal.SIG_DFL)
+    what = (start.main or "stdin")[:MAX_NAME]
     if os.WIFSIGNALED(status):
+        tell(pipe, f"signal {os.WTERMSIG(status)}\t{what!r}")
         os.kill(os.getpid(), os.WTERMSIG(status))
     code = os.WEXITSTATUS(status)
     ends = heard(hears, nonce)
-    if code == 0 and (said := next((end for end in ends if end != "0"), "" if ends else "gone")):
+    said = next((end for end in ends if end != "0"), "" if ends else "gone")
+    if code == 0 and said:
         code = int(said) if said.isdigit() else UNSOUND
-        tell(pipe, f"{said}\t{(start.main or 'stdin')[:MAX_NAME]!r}")
+        tell(pipe, f"{'code' if said.isdigit() else said}\t{what!r}")
+    elif code != 0:
+        tell(pipe, f"left {code}\t{what!r}")
     return code
 
 

@@ -1,5 +1,8 @@
 """Python behind the witness is Python: the same output and exit codes, whatever it is started with."""
 
+# Programs are data here.
+# ruff: noqa: E501
+
 import re
 
 import pytest
