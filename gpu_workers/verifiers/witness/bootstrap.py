@@ -7,13 +7,16 @@ held by C code alone: no frame below the main program and no module has the nonc
 from __future__ import annotations
 
 # ruff: noqa: PTH109, PTH113, PTH119, PTH120, PTH123, S102
-import functools
 import os
 import posix
 import sys
-from collections.abc import Callable
-from types import CodeType, ModuleType, TracebackType
-from typing import Any
+from _functools import partial, reduce
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # which every start of Python would pay for
+    from collections.abc import Callable
+    from types import CodeType, TracebackType
+    from typing import Any
 
 POLICY = "/workspace/app"
 TEST_RUNNERS = ("pytest", "_pytest", "pluggy")
@@ -52,16 +55,15 @@ def main_of(kind: str, main: str, codes: list[CodeType]) -> Callable[[Any], Base
 
 def prepared(kind: str, main: str) -> tuple[dict[str, Any], bytes | str]:
     """A fresh __main__ and its source."""
-    module = sys.modules["__main__"] = ModuleType("__main__")
+    module = sys.modules["__main__"] = type(sys)("__main__")
     names = module.__dict__
     names.update(__annotations__={}, __builtins__=__builtins__, __package__=None, __spec__=None)
     if kind == "module" or (kind == "script" and not os.path.isfile(main)):
         return names, ""
     if kind == "script":
-        from importlib.machinery import SourceFileLoader
-
+        loader = sys.modules["_frozen_importlib_external"].SourceFileLoader
         main = f"{os.getcwd()}/{main}" if not main.startswith("/") else main
-        names.update(__file__=main, __cached__=None, __loader__=SourceFileLoader("__main__", main))
+        names.update(__file__=main, __cached__=None, __loader__=loader("__main__", main))
         with open(main, "rb") as file:
             return names, file.read()
     names["__loader__"] = sys.modules["_frozen_importlib"].BuiltinImporter
@@ -148,7 +150,7 @@ def nested(code: CodeType) -> set[CodeType]:
     """A piece of code and all that is defined in it."""
     found = {code}
     for value in code.co_consts:
-        if isinstance(value, CodeType):
+        if isinstance(value, type(code)):
             found |= nested(value)
     return found
 
@@ -179,7 +181,7 @@ def steps(words: list[str]) -> tuple[Callable[[Any], Any], ...]:
     sys.orig_argv[:] = [sys.orig_argv[0], *own, *([main] if main else []), *words[4:]]
     sys.argv[:] = [main if kind in ("script", "stdin") else own[0], *words[4:]]
     sys.executable = f"{os.path.dirname(__file__)}/bin/{os.path.basename(sys.executable)}"
-    say = functools.partial(_write, posix.write, channel, nonce)
+    say = partial(_write, posix.write, channel, nonce)
     return main_of(kind, main, codes), teller_of(say, codes)
 
 
@@ -188,4 +190,4 @@ def _write(write: Callable[[int, bytes], int], channel: int, nonce: bytes, text:
 
 
 if __name__ == "__main__":
-    functools.reduce(lambda end, step: step(end), steps(sys.argv[1:]), None)
+    reduce(lambda end, step: step(end), steps(sys.argv[1:]), None)

@@ -13,7 +13,10 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import os
 import sys
-from typing import NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 FOLDER = "/witness"  # of these programs
 POLICY = "/workspace/app"  # the candidate's files
