@@ -210,3 +210,29 @@ async def test_the_gate_refuses_a_script_that_believes_any_exit(backend):
     check = await check_task(task_of({"test.sh": unseen, "check.py": CHECK}), backend, repeats=1)
     assert not check.ok and check.reason_code is ReasonCode.TASK_INVALID
     assert "exits with 0" in check.message and "python3 check.py" in check.message
+
+
+PARTIAL = (
+    IMPORT
+    + """
+from solution import double
+
+points = 0
+try:
+    double(None)
+except ValueError:
+    points += 1
+try:
+    points += double(4) == 8
+except ValueError:
+    pass
+open('/logs/verifier/reward.txt', 'w').write(str(points / 2))
+"""
+)
+
+
+async def test_the_gate_refuses_credit_for_code_that_only_refuses(backend):
+    reference = "def double(value):\n    if value is None:\n        raise ValueError\n    return value * 2\n"
+    task = task_of({"test.sh": "python3 /tests/check.py\n", "check.py": PARTIAL}, reference)
+    check = await check_task(task, backend, repeats=1)
+    assert not check.ok and "raises ValueError whatever it is asked earns 0.5" in check.message
