@@ -1,7 +1,8 @@
 """Runs the main program of a check as Python would, and tells the wrapper how it ended, before any handler of an exit.
 
 Called as `python bootstrap.py GIFT CHANNEL KIND MAIN WORDS…`. While the main program runs, what it will be told with is
-held by C code alone: no frame below the main program and no module has the nonce.
+held by C code alone: no frame below the main program and no module has the nonce, and what judges the end uses names
+and built-ins of its own, which patches do not reach.
 """
 
 from __future__ import annotations
@@ -18,16 +19,20 @@ if TYPE_CHECKING:  # which every start of Python would pay for
     from types import CodeType, TracebackType
     from typing import Any
 
+    End = tuple[BaseException | None, TracebackType | None, CodeType | None]  # what the main program was, too
+
 POLICY = "/workspace/app"
 TEST_RUNNERS = ("pytest", "_pytest", "pluggy")
 NEUTRAL = ("runpy", "_sitebuiltins", "importlib._bootstrap", "importlib._bootstrap_external")
 
 
-def main_of(kind: str, main: str, codes: list[CodeType]) -> Callable[[Any], BaseException | None]:
-    """What runs the main program and gives what it ended with. `codes` takes what was compiled for it."""
+def main_of(kind: str, main: str) -> Callable[[Any], End]:
+    """What runs the main program and gives what it ended with."""
     here = sys._getframe().f_code.co_filename
+    trace_of = BaseException.__dict__["__traceback__"].__get__  # not what a class of the candidate's makes of it
 
-    def run(_: Any) -> BaseException | None:
+    def run(_: Any) -> End:
+        code = None
         try:
             names, source = prepared(kind, main)
             if kind == "module":
@@ -41,14 +46,13 @@ def main_of(kind: str, main: str, codes: list[CodeType]) -> Callable[[Any], Base
             else:
                 name = names.get("__file__", "<string>" if kind == "text" else "<stdin>")
                 code = compile(source, name, "exec", 0, True)
-                codes.append(code)
                 exec(code, names)
         except BaseException as error:
-            trace = error.__traceback__
+            trace = trace_of(error)
             while trace is not None and trace.tb_frame.f_code.co_filename == here:
                 trace = trace.tb_next
-            return error.with_traceback(trace)
-        return None
+            return error, trace, code
+        return None, None, code
 
     return run
 
@@ -73,21 +77,33 @@ def prepared(kind: str, main: str) -> tuple[dict[str, Any], bytes | str]:
         return names, file.read()
 
 
-def teller_of(say: Callable[[bytes], Any], codes: list[CodeType]) -> Callable[[BaseException | None], None]:
-    """What tells how the main program ended, and then ends as Python would."""
+def unhook_with(setprofile: Callable[[None], None], settrace: Callable[[None], None]) -> Callable[[End], End]:
+    """What takes away the hooks by which the main program could look into what comes next."""
+
+    def unhook(end: End) -> End:
+        setprofile(None)
+        settrace(None)
+        return end
+
+    return unhook
+
+
+def teller_of(say: Callable[[bytes], Any], roots: tuple[str, ...]) -> Callable[[End], None]:
+    """What tells how the main program ended, and then ends as Python would. `roots`: the policy's folder."""
     process, getpid = posix.getpid(), posix.getpid
 
-    def tell(end: BaseException | None) -> None:
+    def tell(ended: End) -> None:
+        end, trace, main = ended
         code = code_of(end)
         if getpid() == process:  # and not a child that was forked in the main program
-            is_own = code != 0 or not isinstance(end, SystemExit) or by_check(end.__traceback__, codes)
+            is_own = code != 0 or not isinstance(end, SystemExit) or by_check(trace, main, roots)
             say(b"%d" % code if is_own else b"exit")
         if end is None:
             return
         if isinstance(end, (SystemExit, KeyboardInterrupt)):
-            raise end
-        sys.last_type, sys.last_value, sys.last_traceback = type(end), end, end.__traceback__
-        sys.excepthook(type(end), end, end.__traceback__)
+            raise end.with_traceback(trace)
+        sys.last_type, sys.last_value, sys.last_traceback = type(end), end, trace
+        sys.excepthook(type(end), end.with_traceback(trace), trace)
         raise SystemExit(1)
 
     return tell
@@ -103,12 +119,12 @@ def code_of(end: BaseException | None) -> int:
     return 0 if value is None else int(value) & 0xFF if isinstance(value, int) else 1
 
 
-def by_check(trace: TracebackType | None, codes: list[CodeType]) -> bool:
+def by_check(trace: TracebackType | None, main: CodeType | None, roots: tuple[str, ...]) -> bool:
     """Whether an exit was raised by code of the check: no frame is the policy's, the last one's text is an exit."""
     frames = []
     while trace is not None:
         code = trace.tb_frame.f_code
-        if is_of_policy(code.co_filename):
+        if code.co_filename.startswith(roots):
             return False
         names = trace.tb_frame.f_globals
         name = names.get("__name__")
@@ -118,7 +134,7 @@ def by_check(trace: TracebackType | None, codes: list[CodeType]) -> bool:
     if not frames:
         return False
     code, line = frames[-1]
-    if any(code in nested(known) for known in codes):
+    if main is not None and code in nested(main):
         if code.co_filename in ("<string>", "<stdin>"):
             return True
     elif not is_in_file(code):
@@ -129,11 +145,6 @@ def by_check(trace: TracebackType | None, codes: list[CodeType]) -> bool:
     except (OSError, IndexError):
         return False
     return b"exit" in text or b"quit" in text
-
-
-def is_of_policy(path: str) -> bool:
-    root = os.path.realpath(POLICY)
-    return os.path.realpath(path).startswith(root + "/")
 
 
 def is_in_file(code: CodeType) -> bool:
@@ -175,14 +186,24 @@ def steps(words: list[str]) -> tuple[Callable[[Any], Any], ...]:
     nonce = posix.read(gift, 64)
     posix.close(gift)
     posix.set_inheritable(channel, False)
-    codes: list[CodeType] = []
     prepare_path(kind, main)
     own = {"script": [], "text": ["-c"], "module": ["-m"], "stdin": []}[kind]
     sys.orig_argv[:] = [sys.orig_argv[0], *own, *([main] if main else []), *words[4:]]
     sys.argv[:] = [main if kind in ("script", "stdin") else own[0], *words[4:]]
     sys.executable = f"{os.path.dirname(__file__)}/bin/{os.path.basename(sys.executable)}"
     say = partial(_write, posix.write, channel, nonce)
-    return main_of(kind, main, codes), teller_of(say, codes)
+    own_names: dict[str, Any] = {**globals(), "__builtins__": dict(vars(sys.modules["builtins"]))}
+    for judge in (unhook_with, teller_of, code_of, by_check, is_in_file, nested):
+        own_names[judge.__name__] = type(steps)(judge.__code__, own_names)
+    unhook = own_names["unhook_with"](sys.setprofile, sys.settrace)
+    return main_of(kind, main), unhook, own_names["teller_of"](say, names_of(POLICY))
+
+
+def names_of(folder: str) -> tuple[str, ...]:
+    """Beginnings of paths below a folder: by its own path and by links of the root that lead to it."""
+    real = os.path.realpath(folder)
+    links = [entry.path for entry in os.scandir("/") if entry.is_symlink() and os.path.realpath(entry.path) == real]
+    return tuple(path + "/" for path in (real, *links))
 
 
 def _write(write: Callable[[int, bytes], int], channel: int, nonce: bytes, text: bytes) -> None:

@@ -67,6 +67,23 @@ GONE = {
     "hook": "import sys, os; sys.excepthook = lambda *_: os._exit(0); raise ValueError",
     "a child goes on": "import os\nif os.fork(): os._exit(0)",
     "made up code": "exec(compile('raise SystemExit(0)', '/tests/ok.py', 'exec'))",
+    "patches": (
+        "import os, posixpath, builtins, sys\nposixpath.realpath = os.path.realpath = lambda path, **_: '/elsewhere'\n"
+        "builtins.isinstance = lambda *_: False\nframe = sys._getframe()\nwhile frame.f_back:\n    frame = frame.f_back\n"
+        "frame.f_globals.update(by_check=lambda *_: True, code_of=lambda *_: 0)\nsys.exit(0)"
+    ),
+    "a traceback of its own": (
+        "import sys\nclass Own(SystemExit):\n    @property\n    def __traceback__(self): return None\n"
+        "    @__traceback__.setter\n    def __traceback__(self, value): pass\nraise Own(0)"
+    ),
+    "a profile": (
+        "import os, sys\ndef look(frame, event, arg):\n    if 'say' in frame.f_locals:\n"
+        "        frame.f_locals['say'](b'0')\n        os._exit(0)\nsys.setprofile(look)"
+    ),
+    "a trace": (
+        "import os, sys\ndef look(frame, event, arg):\n    found = frame.f_locals.get('say') or frame.f_locals.get('step')\n"
+        "    if 'say' in frame.f_locals:\n        frame.f_locals['say'](b'0')\n        os._exit(0)\n    return look\nsys.settrace(look)"
+    ),
     "run the handlers": "import atexit, os; atexit._run_exitfuncs(); os._exit(0)",
 }  # fmt: skip
 NAMES = re.compile(r"/usr/bin/|/witness/bin/| in \d+\.\d+s")  # before complaints of Python; a time
