@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import posix
 import sys
-from _functools import partial, reduce
+from _functools import partial, reduce  # type: ignore[import-not-found]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # which every start of Python would pay for
@@ -193,8 +193,9 @@ def steps(words: list[str]) -> tuple[Callable[[Any], Any], ...]:
     sys.executable = f"{os.path.dirname(__file__)}/bin/{os.path.basename(sys.executable)}"
     say = partial(_write, posix.write, channel, nonce)
     own_names: dict[str, Any] = {**globals(), "__builtins__": dict(vars(sys.modules["builtins"]))}
+    function: Any = type(steps)
     for judge in (unhook_with, teller_of, code_of, by_check, is_in_file, nested):
-        own_names[judge.__name__] = type(steps)(judge.__code__, own_names)
+        own_names[judge.__name__] = function(judge.__code__, own_names)
     unhook = own_names["unhook_with"](sys.setprofile, sys.settrace)
     return main_of(kind, main), unhook, own_names["teller_of"](say, names_of(POLICY))
 
