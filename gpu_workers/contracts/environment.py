@@ -182,6 +182,8 @@ class VerifierContract(EnvironmentContract, frozen=True, forbid_unknown_fields=T
 
     use: ClassVar[SandboxUse] = SandboxUse.VERIFIER
 
+    programs: dict[str, str] = {}  # absolute path -> text of an executable file that nothing inside can change
+
 
 def differences(struct: msgspec.Struct) -> dict[str, Any]:
     """Fields of a struct that are not at their default, as plain data, all the way down."""

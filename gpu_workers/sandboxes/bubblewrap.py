@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from gpu_workers.contracts.enums import Boundary
-from gpu_workers.contracts.environment import EnvironmentContract, MountRole
+from gpu_workers.contracts.environment import EnvironmentContract, MountRole, VerifierContract
 from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.sandboxes import command
 from gpu_workers.sandboxes.applied import applied_bounds, memory_ceiling
@@ -87,6 +87,8 @@ class BubblewrapSandbox(ResidentSandbox):
         ]
         # By descriptor: the binary may lie in a folder that the sandbox's user cannot enter.
         binary = f"/proc/self/fd/{descriptors[2]}"
+        programs = {path: sealed(text.encode(), "program") for path, text in self._programs().items()}
+        descriptors += programs.values()
         try:
             argv = command.command_line(
                 binary,
@@ -95,6 +97,7 @@ class BubblewrapSandbox(ResidentSandbox):
                 seccomp_fd=descriptors[0],
                 server_fd=descriptors[1],
                 binds=binds,
+                programs=programs,
             )
             await self._channel.start(
                 argv,
@@ -126,6 +129,9 @@ class BubblewrapSandbox(ResidentSandbox):
         except BaseException:
             await self._end("the files could not be written")
             raise
+
+    def _programs(self) -> dict[str, str]:
+        return self.contract.programs if isinstance(self.contract, VerifierContract) else {}
 
     def _binds(self) -> dict[str, Path]:
         """Path inside -> folder or file of the host. Raises WorkerError where the sandbox's user cannot read one."""

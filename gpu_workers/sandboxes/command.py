@@ -112,8 +112,12 @@ def command_line(
     seccomp_fd: int,
     server_fd: int,
     binds: Mapping[str, Path] | None = None,
+    programs: Mapping[str, int] | None = None,
 ) -> list[str]:
-    """Arguments that start the resident server of one sandbox. `binds`: path inside -> read-only source of the host."""
+    """Arguments that start the resident server of one sandbox. `binds`: path inside -> read-only source of the host.
+
+    `programs`: path inside -> descriptor of the text of an executable file.
+    """
     limits = contract.limits
     line = [bwrap, *NAMESPACES, "--clearenv"]
     for name, value in environment(contract).items():
@@ -129,6 +133,8 @@ def command_line(
         line += ["--ro-bind", python.prefix, python.prefix]
     for path, source in (binds or {}).items():
         line += ["--ro-bind", str(source), path]
+    for path, fd in (programs or {}).items():
+        line += ["--perms", "0555", "--file", str(fd), path]
     line += [
         "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache",
         "--ro-bind-try", "/etc/alternatives", "/etc/alternatives",

@@ -10,9 +10,13 @@ from gpu_workers.verifiers.judge import JudgeEndpoint
 from gpu_workers.verifiers.reference import answer_episode, reference_episode
 from gpu_workers.verifiers.registry import audit_verifier, get_verifier
 from gpu_workers.verifiers.results import TaskError
-from gpu_workers.verifiers.shortcuts import stub_episodes
+from gpu_workers.verifiers.shortcuts import EARNS_NOTHING, stub_episodes
 
-RUNS_CODE = frozenset({VerifierKind.TESTS, VerifierKind.PROGRAM, VerifierKind.COMPOSITE})
+RUNS_CODE = frozenset({VerifierKind.TESTS, VerifierKind.PROGRAM, VerifierKind.SCRIPT, VerifierKind.COMPOSITE})
+BELIEVES_EXITS = (
+    ": the check believes an exit code of a process that runs the candidate's code. Start Python by its name (python3"
+    " check.py, not /usr/bin/python3), or let the check write down itself what it found, or use the kind tests"
+)
 
 
 async def check_task(
@@ -27,8 +31,9 @@ async def check_task(
     """Judge a task's own reference `repeats` times, the empty answer and every known-bad answer `bad_repeats` times.
 
     `bad_repeats` 0: as often as the reference; a contract may ask for more of both. `ok` False names the first thing
-    that is wrong. An audit verifier must pass the reference too. Code that answers None, nan or infinity whatever it is
-    asked must fail, None without credit. Raises WorkerError(INFRASTRUCTURE) when this host has no sandbox.
+    that is wrong. An audit verifier must pass the reference too. Code that answers None, nan or infinity, raises
+    ValueError whatever it is asked, or exits with 0 must fail, and but for nan and infinity without credit. Raises
+    WorkerError(INFRASTRUCTURE) when this host has no sandbox.
     """
     name = task_id or task.key
     try:
@@ -61,17 +66,16 @@ async def check_task(
 
 
 async def _try_stubs(verifier: Verifier, task: TaskBundle, reference: FinishedEpisode) -> str:
-    """What is wrong with the verdicts of code that answers None, nan or infinity to all; empty where nothing is."""
+    """What is wrong with the verdicts of code that does nothing of the task; empty where nothing is."""
     if task.verifier.kind not in RUNS_CODE or task.hosted is not None:
         return ""
-    for value, episode in stub_episodes(task, reference).items():
+    for what, episode in stub_episodes(task, reference).items():
         result = await verifier.verify(task, episode)
         if result.reason_code == ReasonCode.SANDBOX_UNAVAILABLE:
             raise WorkerError(Boundary.INFRASTRUCTURE, result.message)
-        what = f"code that answers {value} whatever it is asked"
         if result.verdict == Verdict.PASS:
-            return f"{what} should fail, but it passes"
-        if value == "None" and result.score:
+            return f"{what} should fail, but it passes{BELIEVES_EXITS if 'with 0' in what else ''}"
+        if result.score and what in EARNS_NOTHING:
             named = [part.name for part in result.components if part.verdict == Verdict.PASS][:5]
             return f"{what} earns {result.score:g}; doing nothing must earn 0 (parts that ask nothing: {named})"
     return ""

@@ -22,6 +22,33 @@ if __name__ == "__main__":
     print({value})
 """
 STUBS = {"None": "None", "nan": 'float("nan")', "inf": 'float("inf")'}
+_RAISING = """
+def _refuse(*args, **kwargs):
+    raise ValueError("invalid")
+
+def __getattr__(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return _refuse
+
+if __name__ == "__main__":
+    _refuse()
+"""
+# What is tried: its name -> (a module, how it defines a function). A check that believes an exit code passes the exits.
+CODE_STUBS = {
+    f"code that answers {name} whatever it is asked": (
+        _STUB.format(value=value),
+        f"def {{name}}(*args, **kwargs):\n    return {value}\n",
+    )
+    for name, value in STUBS.items()
+} | {
+    "code that raises ValueError whatever it is asked": (
+        _RAISING, 'def {name}(*args, **kwargs):\n    raise ValueError("invalid")\n',
+    ),
+    "code that exits with 0 when it is imported": ("import sys\n\nsys.exit(0)\n", ""),
+    "code that ends its process with 0 when it is imported": ("import os\n\nos._exit(0)\n", ""),
+}  # fmt: skip
+EARNS_NOTHING = frozenset(name for name in CODE_STUBS if "nan" not in name and "inf" not in name)
 _FENCED = re.compile(r"```[A-Za-z0-9_+-]*[ \t]*\n(.*?)```", re.DOTALL)
 REFUSAL = "I'm sorry, but I can't help with that."
 
@@ -46,7 +73,7 @@ def shortcut_turns(task: TaskBundle, *, constant: str = "", tool: str = "") -> d
 
 
 def stub_episodes(task: TaskBundle, reference: FinishedEpisode) -> dict[str, FinishedEpisode]:
-    """By what they answer: the reference's episode with a stub for each Python file of its own, and for its answer.
+    """By what they do: the reference's episode with a stub for each Python file of its own, and for its answer.
 
     None where the reference hands in no Python code.
     """
@@ -55,10 +82,9 @@ def stub_episodes(task: TaskBundle, reference: FinishedEpisode) -> dict[str, Fin
     blocks = _FENCED.findall(reference.answer)
     functions = _functions(blocks[-1] if blocks else reference.answer)
     episodes = {}
-    for name, value in STUBS.items() if own or functions else ():
-        code = _STUB.format(value=value)
-        named = "".join(f"\ndef {function}(*args, **kwargs):\n    return {value}\n" for function in functions)
-        answer = f"```python{named}{code}```" if functions else reference.answer
+    for name, (code, function) in CODE_STUBS.items() if own or functions else ():
+        named = "".join("\n" + function.format(name=name) for name in functions) if function else ""
+        answer = f"```python{named}\n{code}```" if functions else reference.answer
         files = reference.files | dict.fromkeys(own, code.encode())
         episodes[name] = replace(reference, answer=answer, files=files)
     return episodes

@@ -11,11 +11,12 @@ from tests.hacks.controls import CONTROLS
 from tests.hacks.later import LATER
 from tests.hacks.patterns import PATTERNS
 from tests.hacks.reported import REPORTED, TWINS
+from tests.hacks.scripted import SCRIPTED, SCRIPTED_CONTROLS
 from tests.hacks.variants import VARIANTS
 from tests.hacks.world import Play, World, problem
 
 AT_ONCE = 2
-ALL = (*PATTERNS, *VARIANTS, *LATER, *REPORTED, *CONTROLS, *TWINS)
+ALL = (*PATTERNS, *VARIANTS, *LATER, *REPORTED, *SCRIPTED, *CONTROLS, *TWINS, *SCRIPTED_CONTROLS)
 
 
 async def main(words: Sequence[str]) -> int:

@@ -1,0 +1,151 @@
+"""The course of a script's run, and in what a candidate's differs from the reference's. Pure but for `Courses`."""
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from gpu_workers.contracts.enums import ReasonCode
+from gpu_workers.contracts.seams import FinishedEpisode, SandboxBackend
+from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
+from gpu_workers.verifiers.reference import reference_episode
+from gpu_workers.verifiers.results import NoResult, SandboxDied, TaskError
+from gpu_workers.verifiers.witness.history import History
+
+UNSOUND_ENDS = {"gone": "left without a word", "exit": "was ended by the candidate's exit", "code": "said another code"}
+REWARDS = ("verifier/reward.txt", "verifier/reward.json")
+MAX_ALLOWED = 20
+MAX_KNOWN = 2000  # courses that a worker keeps
+
+
+@dataclass(frozen=True)
+class Course:
+    """How one run of a script went."""
+
+    exit_code: int  # of the script; negative: the signal that ended it
+    output: str
+    ends: tuple[tuple[str, str], ...]  # (how, main program) of Pythons that did not end with 0 by themselves
+    files: dict[str, dict[str, Any]]  # reward file -> mode, links, text
+    changed: frozenset[str]  # files of the tests that are not as they were
+    logs: tuple[str, ...]  # files in the logs
+    witnessed: bool  # Pythons were
+    histories: tuple[History, ...]  # of the reward files, of each run; none: this host or sandbox cannot say
+    allowed: tuple[str, ...] | None  # files of the logs that Pythons could write; None: all
+
+    def unsound_ends(self, usual: "Course | None") -> list[str]:
+        """Ends with 0 that were none of the check's own and that the reference's run has not had as well, in words."""
+        beyond = self.ends_beyond(usual)
+        return [f"{main} {UNSOUND_ENDS[how]}" for how, main in beyond if how in UNSOUND_ENDS]
+
+    def ends_beyond(self, usual: "Course | None") -> Counter[tuple[str, str]]:
+        return Counter(self.ends) - Counter(usual.ends if usual else ())
+
+
+def deviation(course: Course, usual: Course, *, is_full: bool) -> str:
+    """What was done to the reward or the tests that the reference's run does not do; empty where nothing was.
+
+    `is_full`: the reward is no less than the reference's. Then the script goes the same way, to the letter.
+    """
+    if course.exit_code < 0 <= usual.exit_code:
+        return f"the script was ended by signal {-course.exit_code}"
+    if changed := course.changed - usual.changed:
+        return f"files of the tests were touched: {', '.join(sorted(changed)[:5])}"
+    for name, seen in course.files.items():
+        wanted = usual.files.get(name)
+        if wanted is None:
+            return f"{name} is there, which the reference's run does not leave"
+        for what in ("mode", "links"):
+            if seen[what] != wanted[what]:
+                return f"the {what} of {name}: {seen[what]} instead of {wanted[what]}"
+    if is_full and usual.allowed is None:  # a Python writes the reward, and the candidate's code may run in it
+        for how, main in course.ends_beyond(usual):
+            return f"{main} ended otherwise ({how})"
+        if course.exit_code != usual.exit_code:
+            return f"the script ended with code {course.exit_code} instead of {usual.exit_code}"
+    for history in course.histories:
+        if found := _strange(history, usual.histories, is_full=is_full):
+            return found
+    return ""
+
+
+def _strange(history: History, usual: tuple[History, ...], *, is_full: bool) -> str:
+    if not usual or (is_full and history in usual):
+        return ""
+    most = Counter(usual[0])
+    for other in usual[1:]:
+        most |= Counter(other)
+    for (name, happened), times in (Counter(history) - most).items():
+        least = most[name, happened]
+        return f"{name or 'the reward files'}: {happened}, {least + times} times instead of {least}"
+    return f"what happened to the reward files came in another order: {_listed(history)}" if is_full else ""
+
+
+def _listed(history: History) -> str:
+    return ", ".join(f"{happened} {name}" for name, happened in history[:20])
+
+
+Run = Callable[[TaskBundle, FinishedEpisode, tuple[str, ...] | None], Awaitable[Course]]
+
+
+class Courses:
+    """The reference's course of each task, taken when it is first asked for and then known to the whole worker."""
+
+    _known: WeakKeyDictionary[SandboxBackend, dict[str, Course]] = WeakKeyDictionary()
+
+    def __init__(self, backend: SandboxBackend, run: Run, spec: VerifierSpec) -> None:
+        self.backend = backend
+        self.run = run
+        self.spec = spec
+        self._asking = asyncio.Lock()
+        self._without: set[str] = set()  # tasks, for this verifier alone: the next one tries again
+
+    async def of(self, task: TaskBundle) -> Course | None:
+        """None where there is no reference, or its run leaves no reward."""
+        key = hashlib.sha256(msgspec.json.encode([task, self.spec])).hexdigest()
+        known = self._known.setdefault(self.backend, {})
+        async with self._asking:
+            if key in known or key in self._without:
+                return known.get(key)
+            course = await self._take(task)
+            if course is None:
+                self._without.add(key)
+                return None
+            if len(known) >= MAX_KNOWN:
+                known.pop(next(iter(known)))
+            known[key] = course
+            return course
+
+    async def _take(self, task: TaskBundle) -> Course | None:
+        """A run in which Pythons write what they want; then one in which they can only write what is no reward."""
+        try:
+            episode = await reference_episode(task, self.backend)
+            free = await self.run(task, episode, None)
+        except SandboxDied:
+            raise
+        except (TaskError, NoResult):
+            return None
+        if not free.files:
+            return None
+        others = tuple(name for name in free.logs if name not in REWARDS)
+        if len(others) > MAX_ALLOWED or any(":" in name or "\n" in name for name in others):
+            return free
+        try:
+            sealed = await self.run(task, episode, others)
+        except SandboxDied:
+            raise
+        except NoResult as problem:
+            if problem.reason is ReasonCode.VERIFIER_TIMEOUT:
+                return None
+            return free
+        if texts(sealed) != texts(free):
+            return free
+        return replace(sealed, histories=free.histories + sealed.histories)
+
+
+def texts(course: Course) -> dict[str, Any]:
+    return {name: seen["text"] for name, seen in course.files.items()}
