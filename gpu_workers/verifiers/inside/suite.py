@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpu_workers.verifiers.inside import pytest_shim, remote
+from gpu_workers.verifiers.inside import pipes, pytest_shim, remote
 from gpu_workers.verifiers.inside.clock import WATCH
 
 MAX_COMPONENTS = 200
@@ -89,6 +89,11 @@ class CandidateModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def said(self) -> str:
         return self.process.said() if self.process is not None and self.process.fd >= 0 else ""
 
+    def counts(self) -> tuple[int, int]:
+        """Calls that returned and that raised, of all processes."""
+        started = remote.Candidate.started
+        return sum(one.num_returned for one in started), sum(one.num_raised for one in started)
+
     def note(self) -> str:
         """What the author of a test that failed may want to know of the process."""
         return CHANGED if self.process is not None and self.process.changed_unasked else ""
@@ -128,7 +133,7 @@ class Suite:
         files = {path: base64.b64decode(data) for path, data in arguments["files"].items()}
         remote.write_files(files)
         _serve_from_memory({os.path.abspath(path): text for path, text in self.tests.items()})  # noqa: PTH100
-        remote.watch_clocks()
+        WATCH.install()
         self.tree = TestTree(self.tests)
         root = os.path.abspath(arguments["root"])  # noqa: PTH100
         settings = {name: arguments[name] for name in ("timeout_seconds", "objects", "changes_arguments")}
@@ -184,6 +189,7 @@ class Suite:
         row = {"name": name, "passed": False, "message": "", "reason": "WRONG_ANSWER"}
         value = None
         WATCH.read = False
+        returned, raised = self.candidate.counts()
         try:
             if started > self.deadline:
                 raise remote.CandidateGone("the time of the whole suite is used up", timed_out=True)
@@ -202,6 +208,8 @@ class Suite:
             text = f"{type(error).__name__}: {str(error) or self.line_of(error)}"[:MAX_MESSAGE]
             row.update(message=text + self.candidate.note())
         row["seconds"] = time.monotonic() - started
+        now_returned, now_raised = self.candidate.counts()
+        row["returned"], row["only_raised"] = now_returned > returned, now_returned == returned and now_raised > raised
         if keep_pass or not row["passed"]:
             self.rows.append(row)
         return value
@@ -290,11 +298,16 @@ def _call_setup(method: Any, function: Any) -> None:
 def call(arguments: dict) -> str:
     """Names and outcomes of all tests with the nonce, as JSON."""
     nonce = arguments.pop("nonce")
+    pipes.SHOWN[:] = arguments["shown"]
     suite = Suite(arguments)
     suite.run()
     failed = [row for row in suite.rows if not row["passed"]]
-    shown = (failed + [row for row in suite.rows if row["passed"]])[:MAX_COMPONENTS]
-    result = {"num_tests": len(suite.rows), "num_passed": len(suite.rows) - len(failed), "tests": shown}
+    passed = [row for row in suite.rows if row["passed"]]
+    result = {"num_tests": len(suite.rows), "num_passed": len(passed), "tests": (failed + passed)[:MAX_COMPONENTS]}
+    # Code that raises whatever it is given passes tests that want an error: alone they show nothing.
+    result["num_only_raised"] = sum(row["only_raised"] for row in passed)
+    result["has_returned"] = any(row["returned"] for row in passed)
+    result["seen"] = pipes.SEEN
     result["own_word"] = suite.candidate.own_word
     result["rests_on"] = remote.rests_on()
     return json.dumps({"nonce": nonce, "result": result})
