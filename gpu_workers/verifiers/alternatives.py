@@ -41,7 +41,7 @@ def alternatives(answer: str, values: Sequence[Value]) -> list[str]:
     `values`: all in order of their places.
     """
     run = list(values[-1:])
-    how = []
+    how: list[str] = []  # what stands between them
     for value in reversed(values[-MAX_RUN:-1]):
         gap = answer[value.end : run[0].start]
         kind = _kind(answer, value, run[0], gap)

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 from gpu_workers.verifiers.detectors.view import MAX_TEXT, Sighting, View
 
-COMMANDS = frozenset(
-    "awk basename cat cc chmod cmp comm cp curl cut date diff dirname env expr file find gawk gcc go grep egrep fgrep"
-    " head jq ls md5sum mkdir mv node npm patch perl pip pip3 printf ps pytest python python3 rm ruby sed seq sh bash"
-    " sha256sum sort stat tail tar tee tr uniq wc wget which xargs".split()
-)
+COMMANDS = frozenset({
+    "awk", "basename", "cat", "cc", "chmod", "cmp", "comm", "cp", "curl", "cut", "date", "diff", "dirname",
+    "env", "expr", "file", "find", "gawk", "gcc", "go", "grep", "egrep", "fgrep", "head", "jq", "ls", "md5sum",
+    "mkdir", "mv", "node", "npm", "patch", "perl", "pip", "pip3", "printf", "ps", "pytest", "python", "python3",
+    "rm", "ruby", "sed", "seq", "sh", "bash", "sha256sum", "sort", "stat", "tail", "tar", "tee", "tr", "uniq",
+    "wc", "wget", "which", "xargs",
+})  # fmt: skip
 _SUCCESS = b"Exit with a status code indicating success"  # the help of coreutils' true
 _NOTHING = re.compile(
     r"\s*(?:#.*|(?:exec\s+)?(?:/usr)?(?:/bin/)?(?:true|:)(?:\s+[\"']?\$[@*][\"']?)?|(?:exit|return)(?:\s+0)?"
