@@ -12,10 +12,11 @@ from tests.hacks.later import LATER
 from tests.hacks.patterns import PATTERNS
 from tests.hacks.reported import REPORTED, TWINS
 from tests.hacks.variants import VARIANTS
+from tests.hacks.watched import WATCHED, WATCHED_TWINS
 from tests.hacks.world import Play, World, problem
 
 AT_ONCE = 2
-ALL = (*PATTERNS, *VARIANTS, *LATER, *REPORTED, *CONTROLS, *TWINS)
+ALL = (*PATTERNS, *VARIANTS, *LATER, *REPORTED, *WATCHED, *CONTROLS, *TWINS, *WATCHED_TWINS)
 
 
 async def main(words: Sequence[str]) -> int:
