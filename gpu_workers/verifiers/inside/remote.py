@@ -9,27 +9,16 @@ import os
 import select
 import shutil
 import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import time
 from types import ModuleType
 from typing import Any, ClassVar
 
-from gpu_workers.verifiers.inside import audit, pipes, sdk, server, trust, values
+from gpu_workers.verifiers.inside import pipes, server, trust
 from gpu_workers.verifiers.inside.clock import WATCH
 from gpu_workers.verifiers.inside.handles import ADVICE, CandidateGone, Handle, RemoteModule, Tampered, Uncrossable
+from gpu_workers.verifiers.inside.process import start
 from gpu_workers.verifiers.inside.values import ChannelClosed, decode, encode, receive, send
 
-START = (
-    "import os,sys,json\n"
-    "for name,text in json.loads(os.pread({texts},1<<22,0)):\n"
-    " module=sys.modules[name]=type(sys)(name)\n"
-    " exec(compile(text,'<'+name+'>','exec'),module.__dict__)\n"
-    "module.main({fd},{root!r},{watch},{shown!r})"
-)
-PARENTS = ("gpu_workers", "gpu_workers.verifiers", "gpu_workers.verifiers.inside")
 TAIL = 2000
 SETTLE_SECONDS = 1.0
 MAX_DRAWN = 1000  # items of an iterator that are computed at once
@@ -68,27 +57,8 @@ class Candidate:
         self.callbacks: list = []
         self.exceptions: dict = {}
         self.gone: CandidateGone | None = None
-        ours, theirs = socket.socketpair()
-        self.fd = ours.detach()
-        sources = [(name, "") for name in PARENTS]
-        sources += [(module.__name__, module.__source__) for module in (values, audit, server)]
-        texts = sdk.in_memory(values.json.dumps(sources))
         self.output = pipes.Output(keep_last=True)
-        self.reports = pipes.Reports(above=theirs.fileno())
-        self.home = tempfile.mkdtemp(prefix="home-")  # its own: programs of the check have another one, or none
-        with theirs:
-            code = START.format(
-                texts=texts, fd=theirs.fileno(), root=root or os.getcwd(),  # noqa: PTH109
-                watch=self.reports.theirs, shown=pipes.shown(),
-            )  # fmt: skip
-            self.process = subprocess.Popen(
-                [sys.executable, "-I", "-c", code], stdin=subprocess.DEVNULL, stdout=self.output.theirs,
-                stderr=self.output.theirs, pass_fds=(theirs.fileno(), texts, self.reports.theirs),
-                start_new_session=True, env={**os.environ, "HOME": self.home},
-            )  # fmt: skip
-        os.close(texts)
-        self.output.given()
-        self.reports.given()
+        self.process, self.fd, self.reports, self.home = start(root, self.output)
         self.started.append(self)
 
     def __enter__(self) -> Candidate:

@@ -18,16 +18,15 @@ import itertools
 import json
 import os
 import sys
-import tempfile
 import time
 import traceback
 import unittest
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gpu_workers.verifiers.inside import pipes, pytest_shim, remote
 from gpu_workers.verifiers.inside.clock import WATCH
+from gpu_workers.verifiers.inside.fixtures import as_function, is_fixture, with_fixtures
 
 MAX_COMPONENTS = 200
 MAX_MESSAGE = 300
@@ -158,11 +157,11 @@ class Suite:
         module = self.attempt(name, lambda: importlib.import_module(name), keep_pass=False)
         if module is None:
             return
-        fixtures = {item._fixture: item for item in vars(module).values() if _is_fixture(item)}
+        fixtures = {item._fixture: item for item in vars(module).values() if is_fixture(item)}
         for key, item in list(vars(module).items()):
             if isinstance(item, type) and issubclass(item, unittest.TestCase):
                 for method in unittest.defaultTestLoader.getTestCaseNames(item):
-                    self.attempt(f"{name}::{key}::{method}", _unittest(item(method)))
+                    self.attempt(f"{name}::{key}::{method}", as_function(item(method)))
             elif isinstance(item, type) and key.startswith("Test"):
                 self.run_class(f"{name}::{key}", item, fixtures)
             elif key.startswith("test") and inspect.isfunction(item) and item.__module__ == name:
@@ -170,7 +169,7 @@ class Suite:
         self.attempt(f"{name}: objects asked again", self.candidate.settle, keep_pass=False)
 
     def run_class(self, name: str, kind: type, fixtures: dict) -> None:
-        own = {item._fixture: item for item in vars(kind).values() if _is_fixture(item)}
+        own = {item._fixture: item for item in vars(kind).values() if is_fixture(item)}
         for key, item in list(vars(kind).items()):
             if key.startswith("test") and inspect.isfunction(item):
                 self.run_function(f"{name}::{key}", item, {**fixtures, **own}, kind)
@@ -181,7 +180,7 @@ class Suite:
         cases = getattr(function, "_cases", [{}])
         for index, case in enumerate(cases):
             label = f"{name}[{index}]" if len(cases) > 1 else name
-            self.attempt(label, lambda case=case: _with_fixtures(function, case, fixtures, kind))
+            self.attempt(label, lambda case=case: with_fixtures(function, case, fixtures, kind))
 
     def attempt(self, name: str, test: Any, keep_pass: bool = True) -> Any:
         """Run one test and note how it went; its value, None where it failed."""
@@ -234,65 +233,6 @@ def _serve_from_memory(texts: dict) -> None:
         return real(file, mode, *args, **kwargs)
 
     builtins.open = io.open = open_
-
-
-def _is_fixture(item: Any) -> bool:
-    return inspect.isfunction(item) and "_fixture" in vars(item)
-
-
-def _unittest(test: unittest.TestCase) -> Any:
-    def run() -> None:
-        result = unittest.TestResult()
-        test.run(result)
-        for _, text in (*result.errors, *result.failures):
-            raise AssertionError(text.strip().splitlines()[-1])
-        if result.skipped or result.unexpectedSuccesses:
-            raise pytest_shim.Skipped
-
-    return run
-
-
-def _with_fixtures(function: Any, case: dict, fixtures: dict, kind: Any) -> None:
-    """Call a test with what it asks for by name; what fixtures left open is closed, the last one first."""
-    made: dict = dict(case)
-    opened: list[Iterator[Any]] = []
-    instance = kind() if kind is not None else None
-    for setup in ("setup_method", "setUp"):
-        if instance is not None and hasattr(instance, setup):
-            _call_setup(getattr(instance, setup), function)
-    with tempfile.TemporaryDirectory() as folder:
-
-        def get(name: str) -> Any:
-            if name not in made:
-                if name == "tmp_path":
-                    made[name] = Path(folder)
-                elif name in fixtures:
-                    value = _invoke(fixtures[name])
-                    if inspect.isgenerator(value):
-                        opened.append(value)
-                        value = next(value)
-                    made[name] = value
-                else:
-                    raise LookupError(f"fixture {name!r} is unknown to this runner")
-            return made[name]
-
-        def _invoke(target: Any) -> Any:
-            names = [name for name in inspect.signature(target).parameters if name != "self"]
-            values = [get(name) for name in names]
-            takes_self = "self" in inspect.signature(target).parameters
-            return target(instance, *values) if takes_self else target(*values)
-
-        try:
-            _invoke(function)
-        finally:
-            for generator in reversed(opened):
-                next(generator, None)
-            if instance is not None and hasattr(instance, "teardown_method"):
-                _call_setup(instance.teardown_method, function)
-
-
-def _call_setup(method: Any, function: Any) -> None:
-    method(function) if inspect.signature(method).parameters else method()
 
 
 def call(arguments: dict) -> str:
