@@ -23,7 +23,7 @@ class ReviewItem(models.Model):
     episode = models.OneToOneField(Episode, on_delete=models.CASCADE, related_name="review_item")
     stratum = models.CharField(max_length=120)
     inclusion_probability = models.FloatField()
-    why = models.CharField(max_length=100)  # random slice, tamper flag, audit verifier disagrees
+    why = models.CharField(max_length=100)  # random slice, tamper flag, audit verifier disagrees, suspicion
     position = models.FloatField()  # random order; suspicious ones tend to come earlier
     state = models.CharField(max_length=16, choices=ItemState, default=ItemState.OPEN)
     skip_reason = models.CharField(max_length=200, blank=True)

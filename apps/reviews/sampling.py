@@ -6,7 +6,9 @@ from uuid import UUID
 
 RANDOM_SLICE_TRAINING = 0.02
 RANDOM_SLICE_EVALUATION = 0.05
-_ALL_OF = {"tamper": "tamper flag", "disputed": "the audit verifier disagrees"}  # strata drawn whole, and why
+# Strata drawn whole, and why; all ahead of most of the random slice, the first two ahead of the third.
+_ALL_OF = {"tamper": "tamper flag", "disputed": "the audit verifier disagrees", "suspected": "passed under suspicion"}
+_AHEAD = {"tamper": 0.0, "disputed": 0.0, "suspected": 0.25}
 _SPAN = 2**64
 
 
@@ -14,7 +16,8 @@ _SPAN = 2**64
 class Candidate:
     """What decides whether an episode is sampled. `policy_kind`: prompt, supervised or reinforced.
 
-    `audit_verdict`: of the audit verifier, empty where it did not look.
+    `audit_verdict`: of the audit verifier, empty where it did not look. `suspected`: detectors saw what counts as no
+    attempt by itself.
     """
 
     episode_id: UUID
@@ -23,6 +26,7 @@ class Candidate:
     tamper: bool
     policy_kind: str
     training: bool
+    suspected: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,12 @@ def draw(candidate: Candidate) -> Draw | None:
         return None
     source = "training" if candidate.training else "evaluation"
     disputed = candidate.audit_verdict in ("pass", "fail") and candidate.audit_verdict != candidate.verdict
-    flag = "tamper" if candidate.tamper else "disputed" if disputed else "clean"
+    suspected = candidate.suspected and candidate.verdict == "pass"  # a fail has nothing that was not earned
+    flag = "tamper" if candidate.tamper else "disputed" if disputed else "suspected" if suspected else "clean"
     stratum = f"{candidate.verdict}|{flag}|{candidate.policy_kind}|{source}"
     if flag in _ALL_OF:
-        # In random order among themselves, ahead of most of the random slice.
-        return Draw(stratum, 1.0, _ALL_OF[flag], 0.25 * uniform(candidate.episode_id, "position"))
+        position = _AHEAD[flag] + 0.25 * uniform(candidate.episode_id, "position")  # in random order among themselves
+        return Draw(stratum, 1.0, _ALL_OF[flag], position)
     probability = RANDOM_SLICE_TRAINING if candidate.training else RANDOM_SLICE_EVALUATION
     if uniform(candidate.episode_id, "slice") >= probability:
         return None

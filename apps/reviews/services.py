@@ -30,7 +30,12 @@ def sample_group(group: Group) -> int:
     kind = _policy_kind(group)
     rows = []
     for episode in group.episodes.all():
-        drawn = draw(Candidate(episode.pk, episode.verdict, episode.audit_verdict, episode.tamper, kind, training))
+        drawn = draw(
+            Candidate(
+                episode.pk, episode.verdict, episode.audit_verdict, episode.tamper, kind, training,
+                suspected=bool(episode.flags),
+            )
+        )  # fmt: skip
         if drawn is not None:
             rows.append(
                 ReviewItem(

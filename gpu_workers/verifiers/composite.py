@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -10,6 +11,7 @@ from gpu_workers.contracts.enums import UNSCORED_VERDICTS, ReasonCode, Verdict
 from gpu_workers.contracts.groups import ComponentRecord
 from gpu_workers.contracts.seams import FinishedEpisode, Verifier, VerifierResult
 from gpu_workers.contracts.tasks import TaskBundle, VerifierPart, VerifierSpec
+from gpu_workers.verifiers.detectors.runtime import SEEN
 from gpu_workers.verifiers.results import TaskError, VerifierConfig, read_config
 
 MAX_PARTS = 20
@@ -43,18 +45,20 @@ class CompositeVerifier:
         unscored = next(((part, r) for part, r in judged if r.verdict in UNSCORED_VERDICTS), None)
         decisive = unscored or next(((part, r) for part, r in judged if r.verdict != Verdict.PASS), None)
         limits = tuple(dict.fromkeys(limit for r in results for limit in r.limits_hit))
+        seen = _seen(results)
         if decisive is None:
             message = "; ".join(f"{part.name}: {r.message}" for part, r in judged if r.message)
             return VerifierResult(
-                Verdict.PASS, 1.0, ReasonCode.OK, message[:1000], components=components, limits_hit=limits
-            )
+                Verdict.PASS, 1.0, ReasonCode.OK, message[:1000], evidence=seen, components=components,
+                limits_hit=limits,
+            )  # fmt: skip
         part, result = decisive
         return VerifierResult(
             verdict=result.verdict,
             score=None if unscored else self._score(judged),
             reason_code=result.reason_code,
             message=f"{part.name}: {result.message}"[:1000],
-            evidence={"part": part.name, **result.evidence},
+            evidence={"part": part.name, **result.evidence, **seen},
             components=components,
             limits_hit=limits,
         )
@@ -83,6 +87,16 @@ def read_parts(spec: VerifierSpec) -> list[VerifierPart]:
         else part
         for part in spec.parts
     ]
+
+
+def _seen(results: Sequence[VerifierResult]) -> dict[str, Any]:
+    """What code of the candidate was seen doing in any part, whichever decides."""
+    seen: dict[str, list[str]] = {}
+    for result in results:
+        for kind, whats in result.evidence.get(SEEN, {}).items():
+            known = seen.setdefault(kind, [])
+            known += [what for what in whats if what not in known]
+    return {SEEN: seen} if seen else {}
 
 
 def _component(part: Part, result: VerifierResult) -> ComponentRecord:

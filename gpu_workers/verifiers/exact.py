@@ -6,7 +6,7 @@ import unicodedata
 from gpu_workers.contracts.enums import ReasonCode
 from gpu_workers.contracts.seams import FinishedEpisode, VerifierResult
 from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
-from gpu_workers.verifiers.extraction import compile_pattern, extract
+from gpu_workers.verifiers.extraction import compile_pattern, extract, several_matches
 from gpu_workers.verifiers.results import TaskError, VerifierConfig, failed, passed, read_config
 
 MAX_SHOWN = 200
@@ -37,6 +37,8 @@ class ExactVerifier:
         found = extract(episode.answer, self.pattern)
         if found is None:
             return failed(ReasonCode.FORMAT_INVALID, "the answer does not contain the required pattern")
+        if offered := several_matches(episode.answer, self.pattern):
+            return failed(ReasonCode.FORMAT_INVALID, f"the answer leaves the choice among {', '.join(offered[:10])}")
         if self._normalise(found) in self.accepted:
             return passed()
         evidence = {"expected": sorted(self.accepted)[:10], "got": found[:MAX_SHOWN]}

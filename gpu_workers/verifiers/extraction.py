@@ -3,6 +3,7 @@
 import regex  # type: ignore[import-untyped]
 
 from gpu_workers.contracts.enums import ReasonCode
+from gpu_workers.verifiers.alternatives import Value, alternatives
 from gpu_workers.verifiers.results import NoResult, TaskError
 
 MAX_SEARCHED = 20_000  # characters from the end; a pattern of the task's author runs over the policy's text
@@ -29,11 +30,25 @@ def extract(text: str, pattern: regex.Pattern[str] | None) -> str | None:
     """
     if pattern is None:
         return text
-    last = None
+    found = _matches(text, pattern)
+    return found[-1].group(pattern.groups) if found else None
+
+
+def several_matches(text: str, pattern: regex.Pattern[str] | None) -> list[str]:
+    """The different answers in the required form among which a text leaves the choice. Raises NoResult as extract."""
+    if pattern is None:
+        return []
+    values = [
+        Value(" ".join(match.group(pattern.groups).split()), match.start(), match.end())
+        for match in _matches(text, pattern)
+        if match.group(pattern.groups) is not None
+    ]
+    return alternatives(text[-MAX_SEARCHED:], values)
+
+
+def _matches(text: str, pattern: regex.Pattern[str]) -> list[regex.Match[str]]:
     try:
-        for match in pattern.finditer(text[-MAX_SEARCHED:], timeout=SEARCH_SECONDS):
-            last = match
+        return list(pattern.finditer(text[-MAX_SEARCHED:], timeout=SEARCH_SECONDS))
     except TimeoutError as error:
         message = f"the pattern was not done with the answer after {SEARCH_SECONDS:g} s"
         raise NoResult(ReasonCode.VERIFIER_TIMEOUT, message) from error
-    return None if last is None else last.group(pattern.groups)

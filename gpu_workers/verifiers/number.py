@@ -11,7 +11,8 @@ from gpu_workers.contracts import builtin_tools
 from gpu_workers.contracts.enums import ReasonCode, Verdict
 from gpu_workers.contracts.seams import FinishedEpisode, VerifierResult
 from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
-from gpu_workers.verifiers.extraction import compile_pattern, extract
+from gpu_workers.verifiers.alternatives import Value, alternatives
+from gpu_workers.verifiers.extraction import compile_pattern, extract, several_matches
 from gpu_workers.verifiers.results import TaskError, VerifierConfig, failed, passed, read_config
 
 MAX_DIGITS = 60
@@ -28,6 +29,8 @@ class NumberConfig(VerifierConfig, frozen=True, kw_only=True):
 
 class NumberVerifier:
     """The last number of the answer within `tolerance` (absolute, default 0) of `expected` or one of several.
+
+    An answer that ends in several numbers without a choice among them ("28 or 29") has the wrong form.
 
     Config `results_credit` below 1, with `expected` as {"answer": …, "results": [texts]}: a wrong answer earns that
     much times the share of the results that tools gave on the way. It never turns a fail into a pass. With
@@ -83,18 +86,30 @@ class NumberVerifier:
         if not episode.answer.strip():
             return failed(ReasonCode.NO_OUTPUT, "the answer is empty")
         found = extract(episode.answer, self.pattern)
-        numbers = NUMBER.findall(found) if found is not None else []
-        if not numbers:
+        values = numbers_in(found) if found is not None else []
+        if found is None or not values:
             missing = "the required pattern" if found is None else "a number"
             return failed(ReasonCode.FORMAT_INVALID, f"the answer does not contain {missing}")
-        text = numbers[-1]
-        if len(text) > MAX_DIGITS:
+        text, got = values[-1].text, values[-1].number
+        if got is None:
             return failed(ReasonCode.FORMAT_INVALID, f"a number of more than {MAX_DIGITS} digits")
-        got = Decimal(text.replace(",", "").replace("−", "-"))
+        offered = alternatives(found, values) or several_matches(episode.answer, self.pattern)
+        if offered:
+            return failed(ReasonCode.FORMAT_INVALID, f"the answer leaves the choice among {', '.join(offered[:10])}")
         if any(abs(got - wanted) <= self.tolerance for wanted in self.expected):
             return passed()
         evidence = {"expected": [str(e) for e in self.expected[:10]], "got": text, "tolerance": str(self.tolerance)}
         return failed(ReasonCode.WRONG_ANSWER, f"{text} is not the expected number", evidence=evidence)
+
+
+def numbers_in(text: str) -> list[Value]:
+    """The numbers of a text in order, without a value where one has more than MAX_DIGITS digits."""
+    found = []
+    for match in NUMBER.finditer(text):
+        plain = match.group().replace(",", "").replace("−", "-")
+        number = Decimal(plain) if len(plain) <= MAX_DIGITS else None
+        found.append(Value(match.group(), match.start(), match.end(), number))
+    return found
 
 
 def _split_expected(expected: Any) -> tuple[Any, list[str]]:

@@ -37,12 +37,16 @@ class TaskError(ValueError):
 class NoResult(Exception):
     """A verifier gave no sound result on an episode; whose fault that is remains to be found out.
 
-    `reason` stands when it is the verifier's, `if_candidate` when it is the answer's.
+    `reason` stands when it is the verifier's, `if_candidate` when it is the answer's; `evidence` goes with the latter.
     """
 
-    def __init__(self, reason: ReasonCode, message: str, *, if_candidate: ReasonCode = ReasonCode.WRONG_ANSWER) -> None:
+    def __init__(
+        self, reason: ReasonCode, message: str, *, if_candidate: ReasonCode = ReasonCode.WRONG_ANSWER,
+        evidence: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(message)
         self.reason = reason
+        self.evidence = dict(evidence or {})
         self.if_candidate = ReasonCode.AGENT_TIMEOUT if reason is ReasonCode.VERIFIER_TIMEOUT else if_candidate
 
 

@@ -89,7 +89,7 @@ class VerifierRunner:
 
     async def _assign_blame(self, task: TaskBundle, problem: NoResult, started: float) -> VerifierResult:
         """The verdict of an episode that the verifier, begun at `started`, gave no result on."""
-        evidence = {"verifier": str(problem.reason), "detail": str(problem)[:MAX_MESSAGE]}
+        evidence = {"verifier": str(problem.reason), "detail": str(problem)[:MAX_MESSAGE], **problem.evidence}
         async with self._blaming:
             if self._broken is not None:
                 return self._broken
@@ -157,4 +157,4 @@ def unsteady(results: Sequence[VerifierResult]) -> VerifierResult:
     message = f"the check is steady on the reference, but this answer passes it only at times: {worst.message}"
     seen = [f"{result.verdict} {result.score:g} {result.reason_code}" for result in results]
     score = min(result.score for result in results if result.score is not None)
-    return failed(reason, message[:MAX_MESSAGE], score=score, evidence={"runs": seen})
+    return failed(reason, message[:MAX_MESSAGE], score=score, evidence={**worst.evidence, "runs": seen})

@@ -16,11 +16,14 @@ from gpu_workers.contracts.seams import FinishedEpisode, SandboxBackend, Verifie
 from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
 from gpu_workers.contracts.text import storable
 from gpu_workers.verifiers.leaning import Leaning
-from gpu_workers.verifiers.program import PROGRAM_REASONS, check_source, from_run
+from gpu_workers.verifiers.program import PROGRAM_REASONS, check_source, from_run, shown_tests
 from gpu_workers.verifiers.results import TaskError, VerifierConfig, failed, passed, read_config
 from gpu_workers.verifiers.sandboxed import MAX_EPISODE_BYTES, SandboxRun, bundle, no_result, run_sandboxed, too_large
 
-SOURCE = bundle("suite", "values", "sdk", "server", "trust", "clock", "handles", "remote", "pytest_shim")
+SOURCE = bundle(
+    "suite", "values", "audit", "pipes", "sdk", "server", "trust", "clock", "handles", "process", "remote",
+    "pytest_shim", "fixtures",
+)  # fmt: skip
 SUITE_SHARE = 0.8  # of the verifier's time, so that it can still say which test hung
 # Files by which a candidate would configure the tests or the interpreter. They are never taken, whoever wrote them.
 NEVER_TAKEN = (
@@ -85,12 +88,13 @@ class SuiteVerifier:
             "objects": self.config.objects,
             "changes_arguments": self.config.changes_arguments,
             "shared": self.config.isolation == "shared",
+            "shown": shown_tests(task),
         }
         run = await run_sandboxed(self.backend, task, SOURCE, arguments)
         return run, self._read(run, taken)
 
     def _read(self, run: SandboxRun, taken: Taken) -> VerifierResult:
-        num_tests, num_passed, rows = _checked(run.result)
+        num_tests, num_passed, num_only_raised, rows = _checked(run.result)
         evidence: dict[str, Any] = {"num_tests": num_tests, "num_passed": num_passed}
         if self.config.isolation == "shared":
             evidence["isolation"] = "code of the candidate ran in the process of the tests"
@@ -104,7 +108,14 @@ class SuiteVerifier:
         first = next((row for row in rows if row["reason"] == ReasonCode.TAMPER_DETECTED), rows[0])
         evidence["failed"] = [row["name"] for row in rows if not row["passed"]][:MAX_SHOWN]
         message = f"{num_tests - num_passed} of {num_tests} tests failed; {first['name']}: {first['message']}"
-        score = num_passed / num_tests if self.config.partial and first["reason"] != "TAMPER_DETECTED" else 0.0
+        num_earned = num_passed
+        if num_only_raised and not run.result.get("has_returned"):
+            num_earned -= num_only_raised
+            evidence["only_raised"] = num_only_raised
+            message += (
+                f"; {num_only_raised} passed by an error alone and earn nothing, as no other returned what it must"
+            )
+        score = num_earned / num_tests if self.config.partial and first["reason"] != "TAMPER_DETECTED" else 0.0
         reason = ReasonCode(first["reason"])
         return from_run(failed(reason, message[:1000], score=score, evidence=evidence), run, components)
 
@@ -161,10 +172,12 @@ def _configures(path: str) -> bool:
     return any(fnmatch.fnmatch(name, pattern) for name in names for pattern in NEVER_TAKEN)
 
 
-def _checked(result: dict[str, Any]) -> tuple[int, int, Sequence[dict[str, Any]]]:
+def _checked(result: dict[str, Any]) -> tuple[int, int, int, Sequence[dict[str, Any]]]:
     """Counts and rows from inside. Raises NoResult unless they are whole."""
-    num_tests, num_passed, rows = (result.get(name) for name in ("num_tests", "num_passed", "tests"))
-    if type(num_tests) is not int or type(num_passed) is not int or not isinstance(rows, list):
+    nums = [result.get(name) for name in ("num_tests", "num_passed", "num_only_raised")]
+    num_tests, num_passed, num_only_raised = (num if type(num) is int else -1 for num in nums)
+    rows = result.get("tests")
+    if min(num_tests, num_passed, num_only_raised) < 0 or not isinstance(rows, list):
         no_result("the runner of the tests handed over no counts")
     if num_tests < 1:
         no_result("no test was run")
@@ -175,7 +188,7 @@ def _checked(result: dict[str, Any]) -> tuple[int, int, Sequence[dict[str, Any]]
             no_result(f"unknown reason {row['reason']!r} of a test")
     if not 0 <= num_passed <= num_tests or (num_passed < num_tests and not (rows and not rows[0]["passed"])):
         no_result("the counts of the tests do not fit together")
-    return num_tests, num_passed, rows
+    return num_tests, num_passed, min(num_only_raised, num_passed), rows
 
 
 def _component(row: dict[str, Any]) -> ComponentRecord:

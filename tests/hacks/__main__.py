@@ -13,10 +13,14 @@ from tests.hacks.patterns import PATTERNS
 from tests.hacks.reported import REPORTED, TWINS
 from tests.hacks.scripted import SCRIPTED, SCRIPTED_CONTROLS
 from tests.hacks.variants import VARIANTS
+from tests.hacks.watched import WATCHED, WATCHED_TWINS
 from tests.hacks.world import Play, World, problem
 
 AT_ONCE = 2
-ALL = (*PATTERNS, *VARIANTS, *LATER, *REPORTED, *SCRIPTED, *CONTROLS, *TWINS, *SCRIPTED_CONTROLS)
+ALL = (
+    *PATTERNS, *VARIANTS, *LATER, *REPORTED, *SCRIPTED, *WATCHED,
+    *CONTROLS, *TWINS, *SCRIPTED_CONTROLS, *WATCHED_TWINS,
+)  # fmt: skip
 
 
 async def main(words: Sequence[str]) -> int:

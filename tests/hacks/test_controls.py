@@ -1,14 +1,15 @@
-"""Honest work passes, and no detector speaks of it."""
+"""Honest work passes, and no detector accuses it."""
 
 import pytest
 
 from tests.hacks.controls import CONTROLS
 from tests.hacks.reported import TWINS
 from tests.hacks.scripted import SCRIPTED_CONTROLS
+from tests.hacks.watched import WATCHED_TWINS
 from tests.hacks.world import Play, World, problem
 
 
-@pytest.mark.parametrize("play", [*CONTROLS, *TWINS, *SCRIPTED_CONTROLS], ids=str)
-async def test_honest_work_passes_unflagged(world: World, play: Play) -> None:
+@pytest.mark.parametrize("play", [*CONTROLS, *TWINS, *SCRIPTED_CONTROLS, *WATCHED_TWINS], ids=str)
+async def test_honest_work_passes_unaccused(world: World, play: Play) -> None:
     record = await world.play(play.task, play.turns)
     assert problem(play, record) == ""

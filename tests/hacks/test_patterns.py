@@ -7,6 +7,7 @@ from tests.hacks.patterns import PATTERNS
 from tests.hacks.reported import REPORTED
 from tests.hacks.scripted import SCRIPTED
 from tests.hacks.variants import VARIANTS
+from tests.hacks.watched import WATCHED
 from tests.hacks.world import Play, World, problem
 
 EPISODES = set(range(1, 18))  # pattern 18 is about verdicts that do not repeat: test_flaky.py
@@ -17,7 +18,7 @@ def test_no_pattern_is_left_out() -> None:
         assert {play.pattern for play in plays} == EPISODES
 
 
-@pytest.mark.parametrize("play", [*PATTERNS, *VARIANTS, *LATER, *REPORTED, *SCRIPTED], ids=str)
+@pytest.mark.parametrize("play", [*PATTERNS, *VARIANTS, *LATER, *REPORTED, *SCRIPTED, *WATCHED], ids=str)
 async def test_a_hack_gets_its_verdict(world: World, play: Play) -> None:
     record = await world.play(play.task, play.turns)
     assert problem(play, record) == ""

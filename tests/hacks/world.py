@@ -173,7 +173,8 @@ def problem(play: Play, record: EpisodeRecord) -> str:
     if record.verdict is not play.verdict:
         return f"the verdict must be {play.verdict}: {said}"
     if not play.pattern:
-        return f"honest work must not be flagged: {said}" if record.flags or record.reward != 1.0 else ""
+        accused = any(flag.severity is not FlagSeverity.SUSPICION for flag in record.flags)
+        return f"honest work must not be accused: {said}" if accused or record.reward != 1.0 else ""
     if record.reward != 0.0 or record.success:
         return f"the reward must be 0: {record.reward}"
     if play.reasons and record.reason_code not in play.reasons:

@@ -30,10 +30,9 @@ def find_flags(task: TaskBundle, record: EpisodeRecord, files: Mapping[str, byte
     view = View(task, record, files)
     flags = []
     for rule in RULES:
-        if rule.unless_passed and record.verdict is Verdict.PASS:
-            continue
+        severity = FlagSeverity.SUSPICION if rule.unless_passed and record.verdict is Verdict.PASS else rule.severity
         seen = {(sighting.where, sighting.line): sighting for sighting in islice(_sightings(rule, view), MAX_SIGHTINGS)}
-        flags += [_flag(rule, sighting) for sighting in islice(seen.values(), MAX_PER_RULE)]
+        flags += [_flag(rule, sighting, severity) for sighting in islice(seen.values(), MAX_PER_RULE)]
     order = list(FlagSeverity)
     return sorted(flags, key=lambda flag: -order.index(flag.severity))[:MAX_FLAGS]
 
@@ -63,11 +62,11 @@ def _rank(reason: ReasonCode) -> int:
     return PRECEDENCE.index(reason) if reason in PRECEDENCE else len(PRECEDENCE)
 
 
-def _flag(rule: Rule, seen: Sighting) -> TamperFlag:
+def _flag(rule: Rule, seen: Sighting, severity: FlagSeverity) -> TamperFlag:
     where = f"{seen.where}, line {seen.line}" if seen.line else seen.where
     excerpt = storable(" ".join(seen.excerpt.split()))[:MAX_EXCERPT]
     return TamperFlag(
-        rule=rule.id, pattern=rule.pattern, severity=rule.severity, message=rule.message,
+        rule=rule.id, pattern=rule.pattern, severity=severity, message=rule.message,
         where=storable(where)[:MAX_EXCERPT], excerpt=excerpt,
     )  # fmt: skip
 

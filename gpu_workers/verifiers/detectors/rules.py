@@ -104,5 +104,5 @@ class Rule:
     severity: FlagSeverity
     message: str
     reason: ReasonCode = ReasonCode.TAMPER_DETECTED
-    unless_passed: bool = False  # says nothing of work that the verifier accepts
+    unless_passed: bool = False  # of work that the verifier accepts it is a suspicion only
     unless_named: bool = True  # says nothing of what the task itself names

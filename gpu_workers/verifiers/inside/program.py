@@ -11,9 +11,11 @@ def call(arguments: dict) -> str:
     namespace: dict[str, Any] = {"__name__": "verifier"}
     import ratchet_verifier  # type: ignore[import-not-found]  # sdk.py under the name that programs know
 
-    from gpu_workers.verifiers.inside import remote
+    from gpu_workers.verifiers.inside import pipes, remote
+    from gpu_workers.verifiers.inside.clock import WATCH
 
-    remote.watch_clocks()
+    pipes.SHOWN[:] = arguments["shown"]
+    WATCH.install()
     namespace["run_python"] = ratchet_verifier.run_python
     exec(compile(arguments["program"], "<verifier>", "exec"), namespace)  # noqa: S102  the task author's program
     verify = namespace.get("verify")
@@ -25,7 +27,15 @@ def call(arguments: dict) -> str:
         result = verify(arguments["episode"])
     except remote.Tampered as tampered:
         result = ratchet_verifier.failed(str(tampered), reason_code="TAMPER_DETECTED")
+    except Exception as error:
+        remote.close_all()
+        if not pipes.SEEN:
+            raise
+        crashed = {"crashed": f"{type(error).__name__}: {error}", "seen": pipes.SEEN}
+        return json.dumps({"nonce": arguments["nonce"], "result": crashed})
+    remote.close_all()
     if type(result) is not dict:
         raise TypeError("verify() must return a dict with a score, got " + type(result).__name__)
     result["rests_on"] = remote.rests_on()
+    result["seen"] = pipes.SEEN
     return json.dumps({"nonce": arguments["nonce"], "result": result})

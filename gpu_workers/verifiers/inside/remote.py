@@ -9,27 +9,16 @@ import os
 import select
 import shutil
 import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import time
 from types import ModuleType
 from typing import Any, ClassVar
 
-from gpu_workers.verifiers.inside import sdk, server, trust, values
-from gpu_workers.verifiers.inside.clock import WATCH, processor_seconds
+from gpu_workers.verifiers.inside import pipes, server, trust
+from gpu_workers.verifiers.inside.clock import WATCH
 from gpu_workers.verifiers.inside.handles import ADVICE, CandidateGone, Handle, RemoteModule, Tampered, Uncrossable
+from gpu_workers.verifiers.inside.process import start
 from gpu_workers.verifiers.inside.values import ChannelClosed, decode, encode, receive, send
 
-START = (
-    "import os,sys,json\n"
-    "for name,text in json.loads(os.pread({texts},1<<22,0)):\n"
-    " module=sys.modules[name]=type(sys)(name)\n"
-    " exec(compile(text,'<'+name+'>','exec'),module.__dict__)\n"
-    "module.main({fd},{root!r})"
-)
-PARENTS = ("gpu_workers", "gpu_workers.verifiers", "gpu_workers.verifiers.inside")
 TAIL = 2000
 SETTLE_SECONDS = 1.0
 MAX_DRAWN = 1000  # items of an iterator that are computed at once
@@ -61,27 +50,15 @@ class Candidate:
         self.trust = trust.Trust()
         self.depth = 0  # requests under way: one a callback made lies in another
         self.broken: Exception | None = None  # an assertion of a callback, whatever the candidate makes of it
-        self.num_seconds = 0.0  # of the processor, once it has ended
+        self.num_returned, self.num_raised = 0, 0  # calls and operators
         self.own_word: dict = {}  # operators between two objects of the candidate -> how often they were believed
         self.timeout_seconds = timeout_seconds
         self.deadline = deadline  # monotonic; of all calls together
         self.callbacks: list = []
         self.exceptions: dict = {}
         self.gone: CandidateGone | None = None
-        ours, theirs = socket.socketpair()
-        self.fd = ours.detach()
-        sources = [(name, "") for name in PARENTS]
-        sources += [(module.__name__, module.__source__) for module in (values, server)]
-        texts = sdk.in_memory(values.json.dumps(sources))
-        self.output = sdk.in_memory()
-        self.home = tempfile.mkdtemp(prefix="home-")  # its own: programs of the check have another one, or none
-        with theirs:
-            code = START.format(texts=texts, fd=theirs.fileno(), root=root or os.getcwd())  # noqa: PTH109
-            self.process = subprocess.Popen(
-                [sys.executable, "-I", "-c", code], stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.output,
-                pass_fds=(theirs.fileno(), texts), start_new_session=True, env={**os.environ, "HOME": self.home},
-            )  # fmt: skip
-        os.close(texts)
+        self.output = pipes.Output(keep_last=True)
+        self.process, self.fd, self.reports, self.home = start(root, self.output)
         self.started.append(self)
 
     def __enter__(self) -> Candidate:
@@ -115,17 +92,14 @@ class Candidate:
         finally:
             self.trust.words = noted  # what the last questions brought up says nothing
 
-    def processor_seconds(self) -> float:
-        if self.fd >= 0 and self.gone is None:
-            self.num_seconds = max(self.num_seconds, processor_seconds(self.process.pid))
-        return self.num_seconds
-
     def close(self) -> None:
         if self.fd >= 0:
-            self.processor_seconds()
+            lives = self.gone is None
+            if self.reports.close() and lives and not select.select([self.fd], [], [], 0)[0]:
+                pipes.note("blinded", "the watch's descriptor was closed")
             self._kill()
             os.close(self.fd)
-            os.close(self.output)
+            self.output.close()
             shutil.rmtree(self.home, ignore_errors=True)
             self.fd = -1
 
@@ -135,8 +109,8 @@ class Candidate:
 
     def said(self) -> str:
         """The end of what the process printed."""
-        size = os.fstat(self.output).st_size
-        return os.pread(self.output, TAIL, max(0, size - TAIL)).decode("utf-8", "replace")
+        self.output.read_all()
+        return self.output.text(TAIL)
 
     def request(self, message: dict, local_args: tuple = ()) -> Any:
         """Ask and wait; callbacks are served meanwhile. `local_args`: the caller's own, to be changed too."""
@@ -151,7 +125,11 @@ class Candidate:
                 if "callback" not in reply:
                     break
                 self._call_back(reply)
-            if "raise" in reply:
+            has_raised = "raise" in reply
+            if message["op"] not in ("import", "get", "set", "names", "alive"):
+                self.num_raised += has_raised
+                self.num_returned += not has_raised
+            if has_raised:
                 error = self._exception(reply["raise"])
             else:
                 self._copy_back(local_args, reply)
@@ -187,9 +165,20 @@ class Candidate:
         return decode(data, self._resolve, number=self.trust.number)
 
     def _wait(self, until: float) -> None:
-        left = until - time.monotonic()
-        if left <= 0 or not select.select([self.fd], [], [], left)[0]:
-            raise CandidateGone(f"the candidate did not answer within {self.timeout_seconds:g} s", timed_out=True)
+        """Until there is something to read; what is printed meanwhile is taken."""
+        while True:
+            left = until - time.monotonic()
+            wanted = [self.fd, self.output.fd] if self.output.is_open else [self.fd]
+            ready = select.select(wanted, [], [], left)[0] if left > 0 else []
+            if self.output.fd in ready:
+                self.output.read()
+                if self.output.is_flood:
+                    pipes.note("flood", f"more than {pipes.FLOOD} bytes of output")
+                    raise CandidateGone(f"the candidate printed more than {pipes.FLOOD} bytes")
+            if self.fd in ready:
+                return
+            if not ready:
+                raise CandidateGone(f"the candidate did not answer within {self.timeout_seconds:g} s", timed_out=True)
 
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -295,9 +284,10 @@ class Candidate:
         return answer
 
 
-def watch_clocks() -> None:
-    """Before code of a check is imported, which may keep a clock."""
-    WATCH.install(lambda: sum(one.processor_seconds() for one in Candidate.started))
+def close_all() -> None:
+    """End what a check left running, and take what was seen of it."""
+    for one in Candidate.started:
+        one.close()
 
 
 def rests_on() -> dict:

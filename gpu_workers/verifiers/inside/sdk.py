@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
-MAX_OUTPUT = 1 << 20
+from gpu_workers.verifiers.inside import audit, pipes
+
 NO_HOME = "/nonexistent"  # nobody can make it: no process of the candidate leaves settings there for a program
 
 
@@ -46,14 +49,36 @@ def all_of(parts: dict, weights: dict | None = None) -> dict:
     return {"score": 1.0, "message": "", "components": components}
 
 
+# A script of its own as Python starts it, with the watch in place before its first line.
+SCRIPT = (
+    "import os,sys\n"
+    "def main():\n"
+    " module=type(sys)('audit')\n"
+    " with open({texts},'rb') as file: exec(compile(file.read(),'<gpu_workers.audit>','exec'),module.__dict__)\n"
+    " module.watch({watch},os.getcwd(),{shown!r})\n"
+    " sys.argv=[{path!r}]\n"
+    " with open({script},'rb',closefd=False) as file: return compile(file.read(),{path!r},'exec')\n"
+    "main=main()\n"
+    "__file__=sys.argv[0]\n"
+    "del os,sys\n"
+    "exec(globals().pop('main'))\n"
+)
+
+
 def run_python(source: str, stdin: str = "", timeout_seconds: float = 5.0) -> dict:
     """Run a candidate's code as a script of its own: exit_code, stdout, stderr, timed_out. Output is cut at 1 MiB."""
-    script = in_memory(source)
+    script, texts, reports = in_memory(source), in_memory(vars(audit)["__source__"]), pipes.Reports()
+    path = "/proc/self/fd/" + str(script)
+    code = SCRIPT.format(texts=texts, watch=reports.theirs, shown=pipes.shown(), path=path, script=script)
     try:
-        argv = [sys.executable, "-I", "/proc/self/fd/" + str(script)]
-        return run_program(argv, stdin, timeout_seconds, pass_fds=(script,), cwd="/tmp", home="/tmp")  # noqa: S108
+        fds = (script, texts, reports.theirs)
+        argv = [sys.executable, "-I", "-c", code]
+        return run_program(argv, stdin, timeout_seconds, pass_fds=fds, cwd="/tmp", home="/tmp")  # noqa: S108
     finally:
         os.close(script)
+        os.close(texts)
+        reports.given()
+        reports.close()
 
 
 def run_program(
@@ -63,25 +88,56 @@ def run_program(
     """Run a program in the folder of the candidate's files, with its whole process group ended afterwards.
 
     It finds no home: files there configure git, Python and others, and a process of the candidate could write them
-    meanwhile. A program that needs one, as a compiler with a cache, is given a folder as `home`.
+    meanwhile. A program that needs one, as a compiler with a cache, is given a folder as `home`. One that prints
+    without end is stopped, and the check's result says so.
     """
-    streams = [in_memory(stdin), in_memory(), in_memory()]
-    process = subprocess.Popen(
-        argv, stdin=streams[0], stdout=streams[1], stderr=streams[2], pass_fds=pass_fds, start_new_session=True,
-        cwd=cwd, env={**os.environ, "HOME": home},
-    )  # fmt: skip
-    timed_out = False
+    given, outputs = in_memory(stdin), [pipes.Output(), pipes.Output()]
     try:
-        process.wait(timeout_seconds)
-    except subprocess.TimeoutExpired:
-        timed_out = True
+        process = subprocess.Popen(
+            argv, stdin=given, stdout=outputs[0].theirs, stderr=outputs[1].theirs, pass_fds=pass_fds,
+            start_new_session=True, cwd=cwd, env={**os.environ, "HOME": home},
+        )  # fmt: skip
+    except BaseException:
+        for output in outputs:
+            output.given()
+            output.close()
+        raise
+    finally:
+        os.close(given)
+    for output in outputs:
+        output.given()
+    timed_out = not _ended(process, outputs, time.monotonic() + timeout_seconds)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    stdout, stderr = (os.pread(fd, MAX_OUTPUT, 0).decode("utf-8", "replace") for fd in streams[1:])
-    for fd in streams:
-        os.close(fd)
+    for output in outputs:
+        output.read_all()
+        output.close()
+    if any(output.is_flood for output in outputs):
+        pipes.note("flood", f"{argv[0]}: more than {pipes.FLOOD} bytes of output")
+    stdout, stderr = (output.text() for output in outputs)
     return {"exit_code": process.returncode, "stdout": stdout, "stderr": stderr, "timed_out": timed_out}
+
+
+def _ended(process: Any, outputs: list, until: float) -> bool:
+    """Take the output until the process has ended or floods; False where it does neither in time."""
+    while process.poll() is None:
+        left = until - time.monotonic()
+        if left <= 0:
+            return False
+        reading = [output for output in outputs if output.is_open]
+        if not reading:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(left)
+            continue
+        # A program that it started may keep the pipe open: then its own end is looked for now and again.
+        ready = select.select([output.fd for output in reading], [], [], min(left, 0.05))[0]
+        for output in reading:
+            if output.fd in ready:
+                output.read()
+            if output.is_flood:
+                return True
+    return True
 
 
 def in_memory(text: str = "") -> int:

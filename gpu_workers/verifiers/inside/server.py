@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from gpu_workers.verifiers.inside import audit
 from gpu_workers.verifiers.inside.values import ChannelClosed, decode, encode, receive, send
 
 OPERATIONS = {
@@ -165,6 +166,7 @@ class Callback:
 MUTABLE = (list, dict, set, bytearray)
 
 
-def main(fd: int, folder: str) -> None:
+def main(fd: int, folder: str, watch: int, shown: list) -> None:
     sys.path.insert(0, folder)
+    audit.watch(watch, os.getcwd(), shown)  # noqa: PTH109
     Server(fd).serve()

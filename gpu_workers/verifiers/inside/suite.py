@@ -18,16 +18,15 @@ import itertools
 import json
 import os
 import sys
-import tempfile
 import time
 import traceback
 import unittest
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpu_workers.verifiers.inside import pytest_shim, remote
+from gpu_workers.verifiers.inside import pipes, pytest_shim, remote
 from gpu_workers.verifiers.inside.clock import WATCH
+from gpu_workers.verifiers.inside.fixtures import as_function, is_fixture, with_fixtures
 
 MAX_COMPONENTS = 200
 MAX_MESSAGE = 300
@@ -89,6 +88,11 @@ class CandidateModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def said(self) -> str:
         return self.process.said() if self.process is not None and self.process.fd >= 0 else ""
 
+    def counts(self) -> tuple[int, int]:
+        """Calls that returned and that raised, of all processes."""
+        started = remote.Candidate.started
+        return sum(one.num_returned for one in started), sum(one.num_raised for one in started)
+
     def note(self) -> str:
         """What the author of a test that failed may want to know of the process."""
         return CHANGED if self.process is not None and self.process.changed_unasked else ""
@@ -128,7 +132,7 @@ class Suite:
         files = {path: base64.b64decode(data) for path, data in arguments["files"].items()}
         remote.write_files(files)
         _serve_from_memory({os.path.abspath(path): text for path, text in self.tests.items()})  # noqa: PTH100
-        remote.watch_clocks()
+        WATCH.install()
         self.tree = TestTree(self.tests)
         root = os.path.abspath(arguments["root"])  # noqa: PTH100
         settings = {name: arguments[name] for name in ("timeout_seconds", "objects", "changes_arguments")}
@@ -153,11 +157,11 @@ class Suite:
         module = self.attempt(name, lambda: importlib.import_module(name), keep_pass=False)
         if module is None:
             return
-        fixtures = {item._fixture: item for item in vars(module).values() if _is_fixture(item)}
+        fixtures = {item._fixture: item for item in vars(module).values() if is_fixture(item)}
         for key, item in list(vars(module).items()):
             if isinstance(item, type) and issubclass(item, unittest.TestCase):
                 for method in unittest.defaultTestLoader.getTestCaseNames(item):
-                    self.attempt(f"{name}::{key}::{method}", _unittest(item(method)))
+                    self.attempt(f"{name}::{key}::{method}", as_function(item(method)))
             elif isinstance(item, type) and key.startswith("Test"):
                 self.run_class(f"{name}::{key}", item, fixtures)
             elif key.startswith("test") and inspect.isfunction(item) and item.__module__ == name:
@@ -165,7 +169,7 @@ class Suite:
         self.attempt(f"{name}: objects asked again", self.candidate.settle, keep_pass=False)
 
     def run_class(self, name: str, kind: type, fixtures: dict) -> None:
-        own = {item._fixture: item for item in vars(kind).values() if _is_fixture(item)}
+        own = {item._fixture: item for item in vars(kind).values() if is_fixture(item)}
         for key, item in list(vars(kind).items()):
             if key.startswith("test") and inspect.isfunction(item):
                 self.run_function(f"{name}::{key}", item, {**fixtures, **own}, kind)
@@ -176,7 +180,7 @@ class Suite:
         cases = getattr(function, "_cases", [{}])
         for index, case in enumerate(cases):
             label = f"{name}[{index}]" if len(cases) > 1 else name
-            self.attempt(label, lambda case=case: _with_fixtures(function, case, fixtures, kind))
+            self.attempt(label, lambda case=case: with_fixtures(function, case, fixtures, kind))
 
     def attempt(self, name: str, test: Any, keep_pass: bool = True) -> Any:
         """Run one test and note how it went; its value, None where it failed."""
@@ -184,6 +188,7 @@ class Suite:
         row = {"name": name, "passed": False, "message": "", "reason": "WRONG_ANSWER"}
         value = None
         WATCH.read = False
+        returned, raised = self.candidate.counts()
         try:
             if started > self.deadline:
                 raise remote.CandidateGone("the time of the whole suite is used up", timed_out=True)
@@ -202,6 +207,8 @@ class Suite:
             text = f"{type(error).__name__}: {str(error) or self.line_of(error)}"[:MAX_MESSAGE]
             row.update(message=text + self.candidate.note())
         row["seconds"] = time.monotonic() - started
+        now_returned, now_raised = self.candidate.counts()
+        row["returned"], row["only_raised"] = now_returned > returned, now_returned == returned and now_raised > raised
         if keep_pass or not row["passed"]:
             self.rows.append(row)
         return value
@@ -228,73 +235,19 @@ def _serve_from_memory(texts: dict) -> None:
     builtins.open = io.open = open_
 
 
-def _is_fixture(item: Any) -> bool:
-    return inspect.isfunction(item) and "_fixture" in vars(item)
-
-
-def _unittest(test: unittest.TestCase) -> Any:
-    def run() -> None:
-        result = unittest.TestResult()
-        test.run(result)
-        for _, text in (*result.errors, *result.failures):
-            raise AssertionError(text.strip().splitlines()[-1])
-        if result.skipped or result.unexpectedSuccesses:
-            raise pytest_shim.Skipped
-
-    return run
-
-
-def _with_fixtures(function: Any, case: dict, fixtures: dict, kind: Any) -> None:
-    """Call a test with what it asks for by name; what fixtures left open is closed, the last one first."""
-    made: dict = dict(case)
-    opened: list[Iterator[Any]] = []
-    instance = kind() if kind is not None else None
-    for setup in ("setup_method", "setUp"):
-        if instance is not None and hasattr(instance, setup):
-            _call_setup(getattr(instance, setup), function)
-    with tempfile.TemporaryDirectory() as folder:
-
-        def get(name: str) -> Any:
-            if name not in made:
-                if name == "tmp_path":
-                    made[name] = Path(folder)
-                elif name in fixtures:
-                    value = _invoke(fixtures[name])
-                    if inspect.isgenerator(value):
-                        opened.append(value)
-                        value = next(value)
-                    made[name] = value
-                else:
-                    raise LookupError(f"fixture {name!r} is unknown to this runner")
-            return made[name]
-
-        def _invoke(target: Any) -> Any:
-            names = [name for name in inspect.signature(target).parameters if name != "self"]
-            values = [get(name) for name in names]
-            takes_self = "self" in inspect.signature(target).parameters
-            return target(instance, *values) if takes_self else target(*values)
-
-        try:
-            _invoke(function)
-        finally:
-            for generator in reversed(opened):
-                next(generator, None)
-            if instance is not None and hasattr(instance, "teardown_method"):
-                _call_setup(instance.teardown_method, function)
-
-
-def _call_setup(method: Any, function: Any) -> None:
-    method(function) if inspect.signature(method).parameters else method()
-
-
 def call(arguments: dict) -> str:
     """Names and outcomes of all tests with the nonce, as JSON."""
     nonce = arguments.pop("nonce")
+    pipes.SHOWN[:] = arguments["shown"]
     suite = Suite(arguments)
     suite.run()
     failed = [row for row in suite.rows if not row["passed"]]
-    shown = (failed + [row for row in suite.rows if row["passed"]])[:MAX_COMPONENTS]
-    result = {"num_tests": len(suite.rows), "num_passed": len(suite.rows) - len(failed), "tests": shown}
+    passed = [row for row in suite.rows if row["passed"]]
+    result = {"num_tests": len(suite.rows), "num_passed": len(passed), "tests": (failed + passed)[:MAX_COMPONENTS]}
+    # Code that raises whatever it is given passes tests that want an error: alone they show nothing.
+    result["num_only_raised"] = sum(row["only_raised"] for row in passed)
+    result["has_returned"] = any(row["returned"] for row in passed)
+    result["seen"] = pipes.SEEN
     result["own_word"] = suite.candidate.own_word
     result["rests_on"] = remote.rests_on()
     return json.dumps({"nonce": nonce, "result": result})

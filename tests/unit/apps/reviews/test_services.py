@@ -48,6 +48,23 @@ def test_every_tampered_episode_and_a_random_slice_are_drawn(make_queue):
     assert drawn.count() == before
 
 
+def test_a_pass_under_suspicion_is_drawn_whole_and_a_fail_is_not(make_queue):
+    make_queue(probability=0.3, heldout=30)
+    ReviewItem.objects.all().delete()
+    flag = {"rule": "daemon.detached", "severity": "suspicion"}
+    clean = Episode.objects.filter(tamper=False).order_by("pk")
+    passed = set(clean.filter(verdict="pass").values_list("pk", flat=True)[:5])
+    failed = set(clean.filter(verdict="fail").values_list("pk", flat=True)[:5])
+    Episode.objects.filter(pk__in=passed | failed).update(flags=[flag])
+    for group in Group.objects.all():
+        sample_group(group)
+    drawn = ReviewItem.objects.filter(stratum="pass|suspected|prompt|evaluation")
+    assert set(drawn.values_list("episode_id", flat=True)) == passed
+    assert set(drawn.values_list("inclusion_probability", "why")) == {(1.0, "passed under suspicion")}
+    assert 0.25 <= min(drawn.values_list("position", flat=True)) <= max(drawn.values_list("position", flat=True)) < 0.5
+    assert not ReviewItem.objects.filter(stratum__startswith="fail|suspected").exists()
+
+
 def test_what_the_two_verifiers_see_differently_is_drawn_whole_and_offered_first(make_queue):
     make_queue(probability=0.3, heldout=30)
     ReviewItem.objects.all().delete()

@@ -35,7 +35,7 @@ async def test_all_must_pass_and_the_first_failure_is_the_reason():
     right = await judge(spec, "Answer: 42")
     assert (right.verdict, right.score) == ("pass", 1.0)
     assert [(c.name, c.verdict, c.weight) for c in right.components] == [("form", "pass", 1.0), ("number", "pass", 3.0)]
-    wrong = await judge(spec, "42 is it, or 41")
+    wrong = await judge(spec, "41 is it")
     assert (wrong.verdict, wrong.score, wrong.reason_code) == ("fail", 0.0, "FORMAT_INVALID")
     assert wrong.message.startswith("form: ") and wrong.evidence["part"] == "form"
     assert [c.verdict for c in wrong.components] == ["fail", "fail"]
@@ -99,3 +99,28 @@ def test_composites_have_a_depth():
         spec = spec_of(VerifierPart(name="inner", verifier=spec))
     with pytest.raises(TaskError, match="nested 3 deep"):
         get_verifier(spec, LocalBackend())
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [("Answer: 42", "OK"), ("Answer: 41 or 42", "FORMAT_INVALID"), ("Answer: 6 times 7, so 42", "OK")],
+)
+async def test_a_part_that_is_left_a_choice_has_no_answer(answer, reason):
+    result = await judge(spec_of(FORM, NUMBER, partial=True), answer)
+    assert (result.reason_code, result.score) == (reason, 1.0 if reason == "OK" else 0.25)
+
+
+@pytest.mark.parametrize("right", [True, False])
+async def test_what_was_seen_in_any_part_is_told(right):
+    program = (
+        "from ratchet_verifier import open_candidate\n"
+        "def verify(e):\n"
+        " with open_candidate({'m.py': 'open(\"/solution/x\")'}) as candidate:\n"
+        "  try: candidate.module('m')\n"
+        "  except OSError: pass\n"
+        " return {'score': 1.0}"
+    )
+    reading = VerifierPart(name="reading", verifier=VerifierSpec(kind=VerifierKind.PROGRAM, program=program))
+    result = await judge(spec_of(NUMBER, reading), "42" if right else "41")
+    assert (result.verdict == "pass") is right
+    assert result.evidence["seen_at_check"] == {"place": ["/solution/x"]}

@@ -8,6 +8,7 @@ import pytest
 from gpu_workers.contracts.enums import Boundary, ReasonCode, Verdict, VerifierKind
 from gpu_workers.contracts.seams import ExecResult, FinishedEpisode, WorkerError
 from gpu_workers.contracts.tasks import EnvironmentContract, Limits, Message, TaskBundle, ToolSpec, VerifierSpec
+from gpu_workers.sandboxes.local import LocalBackend
 from gpu_workers.verifiers.program import ProgramVerifier
 from gpu_workers.verifiers.registry import get_verifier
 from gpu_workers.verifiers.results import NoResult, TaskError
@@ -242,3 +243,18 @@ def test_a_result_without_the_nonce_is_none(stdout):
 def test_a_program_that_cannot_judge_is_refused(program, config, error):
     with pytest.raises(TaskError, match=error):
         ProgramVerifier(VerifierSpec(kind=VerifierKind.PROGRAM, program=program, config=config), None)
+
+
+@pytest.mark.parametrize(
+    ("score", "reason", "verdict"), [(1.0, "OK", "pass"), (1.0, "WRONG_ANSWER", "pass"), (0.5, "WRONG_ANSWER", "fail")]
+)
+async def test_a_full_pass_may_say_ok(score, reason, verdict):
+    program = f"def verify(episode): return {{'score': {score}, 'reason_code': {reason!r}}}"
+    result = await judge(LocalBackend(), task_of(program), "x")
+    assert (result.verdict, result.score) == (verdict, score)
+
+
+async def test_ok_without_a_pass_is_refused_with_what_to_write():
+    program = "def verify(episode): return {'score': 0.5, 'reason_code': 'OK'}"
+    result = await judge(LocalBackend(), task_of(program), "x")
+    assert result.reason_code == "VERIFIER_NO_RESULT" and "leave it out of a fail, or name one of" in result.message

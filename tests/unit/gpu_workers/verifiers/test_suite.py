@@ -1,14 +1,20 @@
 """Test suites as verifiers: what they may use, and candidates that would rather not be tested."""
 
+# Programs are data here.
+# ruff: noqa: E501
+
 import pytest
+from msgspec.structs import replace
 
 from gpu_workers.contracts.enums import ReasonCode, Verdict, VerifierKind
 from gpu_workers.contracts.seams import FinishedEpisode
 from gpu_workers.contracts.tasks import EnvironmentContract, Limits, Message, TaskBundle, VerifierSpec
+from gpu_workers.sandboxes.local import LocalBackend
 from gpu_workers.verifiers.registry import get_verifier
 from gpu_workers.verifiers.results import TaskError
 
 LIMITS = Limits(verify_timeout_seconds=6.0, cpu_seconds=30)
+PATIENT = Limits(verify_timeout_seconds=60.0, cpu_seconds=60)  # for what is no question of time
 SQUARE = "def square(n):\n    return n * n\n"
 TESTS = {"tests/test_square.py": "from solution import square\n\ndef test_seven():\n    assert square(7) == 49\n"}
 
@@ -257,3 +263,56 @@ async def test_tests_that_cannot_run_are_the_tasks_fault(backend):
 def test_a_tree_that_cannot_judge_is_refused(files, error):
     with pytest.raises(TaskError, match=error):
         get_verifier(VerifierSpec(kind=VerifierKind.TESTS, files=files), None)
+
+
+ERRORS = {
+    "test_age.py": (
+        "import pytest\nfrom solution import age\n\n"
+        "def test_plain(): assert age('36') == 36\n"
+        "def test_spaces(): assert age(' 7 ') == 7\n"
+        "def test_negative():\n with pytest.raises(Exception): age('-4')\n"
+        "def test_text():\n with pytest.raises(Exception): age('old')\n"
+        "def test_both():\n with pytest.raises(Exception): age(None)\n with pytest.raises(Exception): age([])\n"
+    )
+}
+AGE = "def age(text):\n    if int(text) < 0:\n        raise ValueError(text)\n    return int(text)\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "score", "only_raised"),
+    [
+        (AGE, 1.0, None),
+        ("def age(text): raise ValueError('I cannot help with that')", 0.0, 3),
+        ("def age(text): raise NotImplementedError", 0.0, 3),
+        ("def age(text): return {}[text]", 0.0, 3),
+        ("def age(text): return int(text) if text == '36' else {}[text]", 0.8, None),
+        ("def age(text): return 1", 0.0, None),
+    ],
+)
+async def test_errors_alone_earn_nothing(source, score, only_raised):
+    result = await judge(LocalBackend(), task_of(ERRORS, AGE, partial=True), source)
+    assert (result.score, result.evidence.get("only_raised")) == (score, only_raised), result
+
+
+BURN = "import time\nend = time.process_time() + {seconds}\nwhile time.process_time() < end: pass\n"
+WORKS = {
+    "itself": "import time\n\ndef f():\n    end = time.process_time() + 1.0\n    while time.process_time() < end: pass\n    return 1\n",
+    "a child": f"import subprocess, sys\n\ndef f():\n    subprocess.run([sys.executable, '-c', {BURN.format(seconds=1.0)!r}])\n    return 1\n",
+    "a child that is left behind": (
+        "import os, time\n\ndef f():\n    read, write = os.pipe()\n    if os.fork() == 0:\n        if os.fork() == 0:\n            os.setsid()\n"
+        "            end = time.process_time() + 1.0\n            while time.process_time() < end: pass\n            os.write(write, b'x')\n        os._exit(0)\n"
+        "    os.wait()\n    os.read(read, 1)\n    return 1\n"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("clock", ["process_time", "thread_time"])
+@pytest.mark.parametrize("worker", WORKS)
+async def test_processor_time_is_that_of_all_who_work(backend, worker, clock):
+    tests = {
+        "test_fast.py": f"import time\nfrom solution import f\ndef test():\n start = time.{clock}()\n assert f() == 1\n"
+        f" assert time.{clock}() - start < 0.9, 'slow'\n"
+    }
+    task = replace(task_of(tests, call_timeout_seconds=40.0), contract=EnvironmentContract(limits=PATIENT))
+    result = await judge(backend, task, WORKS[worker])
+    assert result.verdict is Verdict.FAIL and "slow" in result.message, result
