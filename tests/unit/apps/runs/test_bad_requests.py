@@ -9,7 +9,7 @@ from apps.runs.models import Run
 from tests.support.evaluations import Workers, make_policy, make_suite
 
 pytestmark = pytest.mark.django_db
-SPEC = {"suite": "people", "policy": "plain"}
+SPEC = {"suite": "sums", "policy": "plain"}
 
 
 @pytest.fixture
@@ -35,6 +35,8 @@ def _post(client, body: str):
     ],
 )
 def test_a_spec_beyond_its_bounds_is_refused_with_the_path(client_of, engineer, project, changes, path, words):
+    make_suite(project, train=4, heldout=4)
+    make_policy(project, "plain", adapter=False)
     body = json.dumps({"project": project.slug, "spec": SPEC | changes})
     response = _post(client_of(engineer), body)
     assert response.status_code == 422, response.content
