@@ -30,7 +30,7 @@ def extract(text: str, pattern: regex.Pattern[str] | None) -> str | None:
     """
     if pattern is None:
         return text
-    found = _matches(text, pattern)
+    found = matches(text, pattern)
     return found[-1].group(pattern.groups) if found else None
 
 
@@ -40,13 +40,14 @@ def several_matches(text: str, pattern: regex.Pattern[str] | None) -> list[str]:
         return []
     values = [
         Value(" ".join(match.group(pattern.groups).split()), match.start(), match.end())
-        for match in _matches(text, pattern)
+        for match in matches(text, pattern)
         if match.group(pattern.groups) is not None
     ]
     return alternatives(text[-MAX_SEARCHED:], values)
 
 
-def _matches(text: str, pattern: regex.Pattern[str]) -> list[regex.Match[str]]:
+def matches(text: str, pattern: regex.Pattern[str]) -> list[regex.Match[str]]:
+    """All matches near the end of a text. Raises NoResult when the search takes too long."""
     try:
         return list(pattern.finditer(text[-MAX_SEARCHED:], timeout=SEARCH_SECONDS))
     except TimeoutError as error:

@@ -28,7 +28,9 @@ from gpu_workers.verifiers.detectors.runtime import (
     seen_shown,
 )
 from gpu_workers.verifiers.detectors.view import MAX_TEXT, NO_FILE, TEST_FILES, WORKSPACE, Sighting, View, in_folders
+from gpu_workers.verifiers.extraction import compile_pattern, matches
 from gpu_workers.verifiers.number import NUMBER, numbers_in
+from gpu_workers.verifiers.results import NoResult
 
 MANY_CALLS = 4
 MANY_NUMBERS = 5
@@ -120,9 +122,11 @@ def _enumerated(view: View, answer: str, spec: VerifierSpec, expected: Any) -> I
 
 
 def _many_answers(answer: str, spec: VerifierSpec, expected: Any) -> Iterator[Sighting]:
-    pattern = spec.config.get("pattern")
-    if pattern:
-        found = {match.group(match.re.groups) for match in re.finditer(str(pattern), answer[-20_000:])}
+    if pattern := compile_pattern(spec.config.get("pattern")):
+        try:
+            found = {match.group(pattern.groups) for match in matches(answer, pattern)}
+        except NoResult:
+            return  # the verifier has said so
         if len(found) >= MANY_TEXTS:
             yield Sighting("answer", f"{len(found)} different answers in the required form")
         return

@@ -268,6 +268,12 @@ def test_an_answer_that_lists_candidates(task, answer, found):
     assert ("answer.enumerated" in rules(task, record_of(answer=answer))) is found
 
 
+@pytest.mark.parametrize("kind", [VerifierKind.EXACT, VerifierKind.NUMBER, VerifierKind.JUDGE])
+def test_a_pattern_that_never_ends_on_an_answer_ends(kind):
+    slow = plain(kind, ["a"], {"pattern": r"^(Answer: (?:\w+\s?)+)$"})
+    assert rules(slow, record_of(answer="Answer: " + "a" * 60 + "!")) == set()
+
+
 @pytest.mark.parametrize("answer", ["", "{}", "[]", "I can't help with that.", "None"])
 def test_nothing_earns_nothing(answer):
     task = task_of(verifier=VerifierSpec(kind=VerifierKind.PROGRAM, program="x"))
