@@ -155,7 +155,7 @@ async def test_bombs_end_at_their_limit(sandbox):
     memory = await sandbox.run_python("x = []\nwhile True:\n    x.append(bytearray(2**20))")
     assert memory.exit_code != 0
     spread = await sandbox.run_python(SPREAD)
-    assert spread.limit_hit == "memory" and spread.duration_seconds < 5
+    assert spread.limit_hit == "memory" and spread.duration_seconds < 60
     disk = await sandbox.exec(["sh", "-c", "head -c 100000000 /dev/zero > big"])
     assert disk.exit_code != 0 and disk.limit_hit == "disk"
     assert (await sandbox.exec(["sh", "-c", "rm big; echo free"])).stdout == "free\n"

@@ -63,7 +63,7 @@ async def sandbox(backend):
 async def test_exec_returns_both_streams_and_the_exit_code(sandbox):
     done = await sandbox.exec(["sh", "-c", "cat data/in.txt; echo $FLAVOUR; echo bad >&2; exit 3"])
     assert (done.exit_code, done.stdout, done.stderr) == (3, "seven\nsweet\n", "bad\n")
-    assert 0 < done.duration_seconds < 5
+    assert 0 < done.duration_seconds < 60
     assert not done.timed_out and not done.truncated
 
 

@@ -115,7 +115,9 @@ async def test_its_episodes_are_judged_and_trained_on(world: World) -> None:
     assert temperatures == {1.0}  # the trainer's, whatever the agent asked for
 
     file = encode_group([episode.session.tokens(episode.record.reward) for episode in episodes], {})
-    batch = assemble([TrainGroup("g", 0, file)], AlgorithmSpec(), max_tokens=4096, context_length=1024)
+    batch = assemble(
+        [TrainGroup("g", 0, file)], AlgorithmSpec(), max_tokens=4096, context_length=1024, vocab_size=2**20
+    )
     assert batch.skipped == {}
     for index, sequence in enumerate(batch.sequences):
         given = [part for part in world.engine.served if part.request.sampling.seed % 1_000_003 == 100 + index]

@@ -71,7 +71,9 @@ async def test_the_trainer_reads_the_same_tokens(trajectory: Trajectory) -> None
             == np.float32([p if m else 0 for p, m in zip(branch.logprobs, own, strict=True)]).tolist()
         )
         assert set(read.versions[read.mask == 1].tolist()) == {1}
-    batch = assemble([TrainGroup("g", 0, file)], AlgorithmSpec(), max_tokens=4096, context_length=1024)
+    batch = assemble(
+        [TrainGroup("g", 0, file)], AlgorithmSpec(), max_tokens=4096, context_length=1024, vocab_size=2**20
+    )
     assert batch.skipped == {}
     behaviour = [p for branch in trajectory.branches for p, m in zip(branch.logprobs, branch.mask, strict=True) if m]
     assert batch.behaviour_S.tolist() == np.float32(behaviour).tolist()

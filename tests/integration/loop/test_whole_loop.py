@@ -38,7 +38,7 @@ def test_a_run_learns_is_judged_promoted_served_and_rolled_back(machine: Machine
     assert last["version"] == 12 and len(set(last["batch_ids"])) == 12
     episodes = _episodes(engineer, run["id"])
     first, late = _mean_reward(episodes, {0}), _mean_reward(episodes, {10, 11})
-    assert late > 3 * first, f"mean reward went from {first:.2f} to {late:.2f}"
+    assert late > 1.5 * first, f"mean reward went from {first:.2f} to {late:.2f}"
 
     gate = engineer.post(
         "gates/", {"project": "demo", "candidate": run["result"], "suite": "digits", "run": run["id"]}, 202

