@@ -17,7 +17,7 @@ from apps.accounts.sockets import BearerOr, no_such_socket  # noqa: E402
 from apps.metrics.routing import websocket_urlpatterns  # noqa: E402
 from ratchet import urls  # noqa: E402, F401  all views, so that they are frozen too
 
-sockets = URLRouter([*websocket_urlpatterns, re_path("", no_such_socket)])
+sockets = URLRouter([*websocket_urlpatterns, re_path("", no_such_socket)])  # type: ignore[arg-type]  # Channels routes
 application = ProtocolTypeRouter(
     {
         "http": http_application,
