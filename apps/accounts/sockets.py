@@ -12,6 +12,9 @@ from apps.accounts.models import User
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
+CLOSE_NOT_FOUND = 4404
+
+
 class BearerOr:
     """Sockets that bring `Authorization: Bearer rt_…` go to `programs` as the token's user; all others to `pages`.
 
@@ -38,3 +41,10 @@ def _user_of(secret: str) -> User | None:
         return None
     touch(token)
     return act_as(token)
+
+
+async def no_such_socket(scope: Any, receive: Any, send: Any) -> None:
+    """The end of every path without a websocket. A close code reaches the browser only on an accepted socket."""
+    await receive()
+    await send({"type": "websocket.accept"})
+    await send({"type": "websocket.close", "code": CLOSE_NOT_FOUND})

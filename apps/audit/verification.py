@@ -20,7 +20,7 @@ class ChainReport:
     head: str = ""
     broken_at: int | None = None  # sequence of the first event that does not fit
     message: str = ""
-    anchored: int = 0
+    anchored: int = 0  # what is newer could still be cut off unseen
 
 
 def verify_chain(project: Project | None, *, anchor: tuple[int, str] | None = None) -> ChainReport:

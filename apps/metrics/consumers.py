@@ -9,12 +9,11 @@ from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from django.db import Error as DatabaseError
 
-from apps.metrics.feed import Feed, feed_of
+from apps.accounts.sockets import CLOSE_NOT_FOUND
+from apps.metrics.feed import CLOSE_UNAUTHENTICATED, Feed, feed_of
 from apps.metrics.selectors import Cursor
 from apps.runs.selectors import may_see_run
 
-CLOSE_UNAUTHENTICATED = 4401
-CLOSE_NOT_FOUND = 4404
 CLOSE_TRY_AGAIN = 1013  # the database does not answer now
 
 
@@ -42,6 +41,7 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
             await self.close(CLOSE_NOT_FOUND)
             return
         self.feed = feed_of(self.run_id)
+        self.feed.attend(self)
 
     async def disconnect(self, code: int) -> None:
         if feed := self.feed or self.left:
@@ -79,11 +79,13 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
         with contextlib.suppress(OSError, RuntimeError):  # the page is gone; it comes back with its own cursor
             await self.send(text_data=text)
 
-    async def refused(self) -> None:
-        if self.feed is not None:
-            self.feed.leave(self)
-            self.left, self.feed = self.feed, None
-        await self.close(CLOSE_NOT_FOUND)
+    async def refused(self, code: int) -> None:
+        if self.feed is None:
+            return  # another task has closed it
+        self.left, self.feed = self.feed, None
+        with contextlib.suppress(OSError, RuntimeError):
+            await self.close(code)
+        self.left.leave(self)  # at the end: it may cancel the very task that we are in
 
 
 def _whole(value: Any) -> int:

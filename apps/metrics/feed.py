@@ -17,17 +17,19 @@ from django.db import Error as DatabaseError
 from redis.exceptions import RedisError
 
 from apps.accounts.authentication import live_tokens
+from apps.accounts.permissions import Permission, who_may
+from apps.accounts.sockets import CLOSE_NOT_FOUND
 from apps.metrics.announcer import group_name
 from apps.metrics.presentation import view_of
 from apps.metrics.push import Page
 from apps.metrics.selectors import BaseState, Cursor, base_state
 from apps.runs.models import Run
-from apps.runs.selectors import may_see_run
 
 MIN_INTERVAL_SECONDS = 0.15
 LISTEN_SECONDS = 2.0  # how long a page waits for Redis before it goes without
 BASE_SECONDS = 1.0  # how old the numbers beside the series may be
 RIGHTS_SECONDS = 1.0  # how long a page may go on after its right was taken
+CLOSE_UNAUTHENTICATED = 4401
 
 T = TypeVar("T")
 
@@ -35,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class Watcher(Protocol):
-    """A page: what it was sent, and how to tell it. `refused` ends it: the user may no longer watch."""
+    """A page: what it was sent, and how to tell it. `refused` ends it with a close code: the user may not watch."""
 
     user: Any
     cursor: Cursor
@@ -43,16 +45,17 @@ class Watcher(Protocol):
     telling: asyncio.Task[None] | None  # under way: a slow page keeps nobody waiting, and gets the more next time
 
     async def tell(self, text: str) -> None: ...
-    async def refused(self) -> None: ...
+    async def refused(self, code: int) -> None: ...
 
 
 class Feed:
-    """Lives in one event loop while the run has watchers there. Three tasks: hear of news, read and tell it, and read
-    the numbers beside it, which takes longer and holds nobody up."""
+    """Lives in one event loop while sockets of the run are open there. Four tasks: hear of news, read and tell it, read
+    the numbers beside it, which takes longer and holds nobody up, and look whether all still may watch."""
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
-        self.watchers: set[Watcher] = set()
+        self.watchers: set[Watcher] = set()  # who said what it has, and is told the rest
+        self.open: set[Watcher] = set()  # they, and who has not asked yet
         self._news, self._changed = asyncio.Event(), asyncio.Event()  # to tell; to read the numbers again
         self._allowed: dict[_Viewer, float] = {}  # when the right was last seen
         self._base: _Base | None = None
@@ -62,11 +65,17 @@ class Feed:
         self._tasks: list[asyncio.Task[None]] = []
         self._ending: list[asyncio.Task[None]] = []
 
+    def attend(self, watcher: Watcher) -> None:
+        """From here on the watcher is refused once its right is gone, whether it asks or not."""
+        self.open.add(watcher)
+        if not self._tasks:
+            tasks = (self._listen, self._tell, self._refresh, self._guard)
+            self._tasks = [asyncio.create_task(task()) for task in tasks]
+
     async def join(self, watcher: Watcher) -> None:
         """Returns once news is heard of: what the watcher then reads misses nothing that is announced later."""
+        self.attend(watcher)
         self.watchers.add(watcher)
-        if not self._tasks:
-            self._tasks = [asyncio.create_task(task()) for task in (self._listen, self._tell, self._refresh)]
         with contextlib.suppress(TimeoutError):  # Redis is away: pages ask by themselves every few seconds
             async with asyncio.timeout(LISTEN_SECONDS):  # wait_for of Python 3.11 can swallow a cancellation
                 await self._listening.wait()
@@ -74,7 +83,8 @@ class Feed:
     def leave(self, watcher: Watcher) -> None:
         """The last one ends the feed's tasks; `ended` waits for them."""
         self.watchers.discard(watcher)
-        if self.watchers or not self._tasks:
+        self.open.discard(watcher)
+        if self.open or not self._tasks:
             return
         self._ending, self._tasks = self._tasks, []
         self._listening.clear()
@@ -93,14 +103,15 @@ class Feed:
 
     async def _answer(self, watchers: set[Watcher]) -> None:
         groups: dict[tuple[Cursor, str], list[Watcher]] = defaultdict(list)
-        for watcher in await self._still_allowed(watchers):
+        for watcher in await self._still_allowed(watchers, RIGHTS_SECONDS):
             if watcher.telling is not None and not watcher.telling.done():
                 self._news.set()  # its turn comes after the pause
                 continue
             groups[(watcher.cursor, watcher.mark)].append(watcher)
         base = self._base = self._base or await _in_thread(_read_base, self.run_id)
         if base is None:  # the run is gone
-            await asyncio.gather(*(watcher.refused() for group in groups.values() for watcher in group))
+            gone = [watcher for group in groups.values() for watcher in group]
+            await asyncio.gather(*(watcher.refused(CLOSE_NOT_FOUND) for watcher in gone))
             return
         if not groups:
             return
@@ -162,24 +173,35 @@ class Feed:
                 self._base = base
             await asyncio.sleep(max(BASE_SECONDS, 4 * (time.monotonic() - started)))
 
-    async def _still_allowed(self, watchers: set[Watcher]) -> list[Watcher]:
-        """The rights are looked up again and again: a socket outlives a membership."""
+    async def _guard(self) -> None:
+        """A socket outlives a membership: one that nothing happens on ends as soon as the others."""
+        while True:
+            await asyncio.sleep(RIGHTS_SECONDS)
+            try:
+                await self._still_allowed(set(self.open), 0.0)
+            except (DatabaseError, OSError):
+                logger.warning("rights on run %s could not be read: does PostgreSQL answer?", self.run_id)
+
+    async def _still_allowed(self, watchers: set[Watcher], max_age: float) -> list[Watcher]:
+        """Those who may watch, by rights that were looked up within `max_age` seconds; the others are refused."""
         now = time.monotonic()
         viewers = {_viewer(watcher.user): watcher.user for watcher in watchers}
-        old = {key: user for key, user in viewers.items() if now - self._allowed.get(key, -1e9) >= RIGHTS_SECONDS}
+        old = {key: user for key, user in viewers.items() if now - self._allowed.get(key, -1e9) >= max_age}
+        codes: dict[_Viewer, int] = {}
         if old:
-            allowed = await _in_thread(_may_watch, old, self.run_id)
+            codes = await _in_thread(_refusals, old, self.run_id)
             self._allowed = {key: at for key, at in self._allowed.items() if key not in old}
-            self._allowed |= dict.fromkeys(allowed, now)
-        refused = [watcher for watcher in watchers if _viewer(watcher.user) not in self._allowed]
-        await asyncio.gather(*(watcher.refused() for watcher in refused))
+            self._allowed |= dict.fromkeys(old.keys() - codes.keys(), now)
+        refused = {watcher: _viewer(watcher.user) for watcher in watchers}
+        refused = {watcher: key for watcher, key in refused.items() if key not in self._allowed}
+        await asyncio.gather(*(watcher.refused(codes.get(key, CLOSE_NOT_FOUND)) for watcher, key in refused.items()))
         return [watcher for watcher in watchers if watcher not in refused]
 
 
 def feed_of(run_id: str) -> Feed:
-    """The feed of this run in the running event loop; it exists as long as it has watchers."""
+    """The feed of this run in the running event loop; it exists as long as sockets of it are open."""
     loop = asyncio.get_running_loop()
-    for key in [key for key, feed in _feeds.items() if not feed.watchers]:
+    for key in [key for key, feed in _feeds.items() if not feed.open]:
         del _feeds[key]
     return _feeds.setdefault((id(loop), run_id), Feed(run_id))
 
@@ -194,20 +216,27 @@ def _viewer(user: Any) -> _Viewer:
     return user.pk, user.token_id
 
 
-def _may_watch(viewers: dict[_Viewer, Any], run_id: str) -> list[_Viewer]:
-    """Those who may see the run now, with person and token read afresh: rights, activity and expiry change."""
+def _refusals(viewers: dict[_Viewer, Any], run_id: str) -> dict[_Viewer, int]:
+    """Close codes of those who may not see the run now, in a few statements, however many there are.
+
+    Person and token are read afresh: rights, activity and expiry change.
+    """
+    project_id = Run.objects.filter(pk=run_id).values_list("project_id", flat=True).first()
     people = get_user_model().objects.in_bulk([key[0] for key in viewers])
-    tokens = set(live_tokens().filter(pk__in=[user.token_id for user in viewers.values()]).values_list("pk", flat=True))
-    allowed = []
+    asked = [user.token_id for user in viewers.values() if user.token_id]
+    tokens = set(live_tokens().filter(pk__in=asked).values_list("pk", flat=True)) if asked else set()
+    known: dict[_Viewer, Any] = {}
     for key, user in viewers.items():
-        fresh = people.get(user.pk)
-        if fresh is None or (user.token_id and user.token_id not in tokens):
+        fresh = copy.copy(people.get(user.pk))
+        if fresh is None or not fresh.is_active or (user.token_id and user.token_id not in tokens):
             continue
-        fresh = copy.copy(fresh)
+        fresh.token_id = user.token_id
         fresh.token_scopes, fresh.token_project_id = user.token_scopes, user.token_project_id
-        if may_see_run(fresh, run_id):
-            allowed.append(key)
-    return allowed
+        known[key] = fresh
+    may = who_may([*known.values()], Permission.RUN_READ, project_id) if project_id else []
+    codes = dict.fromkeys(viewers, CLOSE_UNAUTHENTICATED) | dict.fromkeys(known, CLOSE_NOT_FOUND)
+    allowed = {_viewer(user) for user in may}
+    return {key: code for key, code in codes.items() if key not in allowed}
 
 
 @dataclass(frozen=True)

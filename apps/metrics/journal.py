@@ -112,11 +112,11 @@ def _append_new(
     unmet = [name for name in names if name not in ids]
     ids |= _make_series(run_id, batch.attempt, measured, unmet, MAX_SERIES - num_series)
     if len(ids) < len(names):
-        kept = len(points)
-        points, index = _refuse(run_id, names, ids, points, index)
-        num_unsealed -= kept - len(points)
+        sent = len(points)
+        names, index, points = _refuse(run_id, names, ids, index, points)
+        num_unsealed -= sent - len(points)
     with connection.cursor() as cursor:
-        series = [ids.get(name, 0) for name in names]
+        series = [ids[name] for name in names]
         cursor.execute(_INSERT, [run_id, revision, *batch.row(series, index, points)])
     return num_unsealed, num_series
 
@@ -151,25 +151,32 @@ def _make_series(run_id: UUID, attempt: int, measured: bool, names: list[str], r
 
 
 def _refuse(
-    run_id: UUID, names: Sequence[str], ids: Mapping[str, int], points: Points, index: NDArray[np.uint16]
-) -> tuple[Points, NDArray[np.uint16]]:
-    """Leave out points of names beyond the bound, count them, and say so once a run."""
-    kept = np.isin(index, [place for place, name in enumerate(names) if name in ids])
+    run_id: UUID, names: Sequence[str], ids: Mapping[str, int], index: NDArray[np.uint16], points: Points
+) -> tuple[list[str], NDArray[np.uint16], Points]:
+    """Names, places and points without those of names beyond the bound, which are counted."""
+    places = [place for place, name in enumerate(names) if name in ids]
+    kept = np.isin(index, places)
     refused = int((~kept).sum())
-    heads = MetricHead.objects.filter(pk=run_id)
-    if not heads.values_list("num_refused_points", flat=True).get():
-        examples = [name for name in names if name not in ids][:3]
-        text = (
-            f"More than {MAX_SERIES} metric names: points of further names are counted and left out, "
-            f"e.g. {', '.join(examples)}. A name must not hold a step, an id or a text."
-        )
-        record_event(Run.objects.get(pk=run_id), "metric_names_bounded", text, WARNING)
-    heads.update(
-        num_refused_points=F("num_refused_points") + refused,
-        num_points=F("num_points") - refused,
-        num_unsealed=F("num_unsealed") - refused,
+    examples = [name for name in names if name not in ids][:3]
+    text = (
+        f"More than {MAX_SERIES} metric names: points of further names are counted and left out, "
+        f"e.g. {', '.join(examples)}. A name must not hold a step, an id or a text."
     )
-    return points.where(kept), index[kept]
+    note_left_out(run_id, "metric_names_bounded", refused, text)
+    MetricHead.objects.filter(pk=run_id).update(
+        num_points=F("num_points") - refused, num_unsealed=F("num_unsealed") - refused
+    )
+    moved = np.zeros(len(names), np.uint16)
+    moved[places] = np.arange(len(places))
+    return [names[place] for place in places], moved[index[kept]], points.where(kept)
+
+
+def note_left_out(run_id: UUID, code: str, count: int, text: str) -> None:
+    """Count points that were left out; of each `code` the run's events say so once. In the batch's transaction."""
+    MetricHead.objects.filter(pk=run_id).update(num_refused_points=F("num_refused_points") + count)
+    run = Run.objects.get(pk=run_id)
+    if count and not run.events.filter(code=code).exists():
+        record_event(run, code, text, WARNING)
 
 
 def _remember(key: _Key, ids: Mapping[str, int]) -> None:

@@ -22,7 +22,7 @@ class MetricHead(models.Model):
     sealed_revision = models.PositiveBigIntegerField(default=0)  # points of batches up to it are in blocks
     num_unsealed = models.PositiveBigIntegerField(default=0)  # points that are not
     num_series = models.PositiveIntegerField(default=0)
-    num_refused_points = models.PositiveBigIntegerField(default=0)  # of names beyond the bound
+    num_refused_points = models.PositiveBigIntegerField(default=0)  # left out: events of the run say why
     changed_at = models.DateTimeField(default=timezone.now)
 
 

@@ -70,7 +70,8 @@ def texts_of(run_id: UUID, batches: Sequence[MetricBatch]) -> list[str]:
     for batch in batches:
         assert batch.data is not None and batch.index is not None
         columns = unpack(batch.data)
-        frames = [_frame(batch.revision, *named[pk]) for pk in batch.series]
+        # A batch of before may name series that were never made: none of its points is of them.
+        frames = {place: _frame(batch.revision, *named[pk]) for place, pk in enumerate(batch.series) if pk in named}
         values = [*map(repr, columns.values.tolist())]
         for place in np.flatnonzero(~np.isfinite(columns.values)).tolist():
             values[place] = json.dumps(json_value(float(columns.values[place])))

@@ -1,6 +1,6 @@
 """Reads of series: blocks and what is not in blocks yet, as every point or as few points that stand for all."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -15,6 +15,7 @@ from apps.metrics.sealing import split
 from apps.runs.models import Run
 
 MOST_POINTS = 1000  # of a series in one answer, unless asked for others
+_BLOCKS_AT_ONCE = 2048  # 25 MB
 EVERY_POINT_LIMIT = 500_000  # of all asked series together
 _SUMMARY = [field.name for field in fields(Summary)]
 
@@ -75,11 +76,13 @@ def read_series(
     and reported, the measured series counts. With `every_point` nothing is left out. Raises TooManyPoints.
     """
     parts, cursor = _collect(run, names, low, high)
+    wholes = [(key, _union(attempts, low, high)) for key, attempts in sorted(_preferred(parts).items())]
+    asked = [(key, whole) for key, whole in wholes if whole.first_step is not None]
     found = []
-    for (name, measured), attempts in sorted(_preferred(parts).items()):
-        whole = _union(attempts, low, high)
-        if whole.first_step is not None:
-            found.append(_read(name, measured, whole, most, every_point))
+    for some in _by_blocks(asked):
+        wanted = [pk for _, whole in some if _is_unpacked(whole, most, every_point) for pk in whole.blocks]
+        unpacked = _unpacked(wanted)
+        found += [_read(*key, whole, unpacked, most, every_point) for key, whole in some]
     if every_point and sum(item.num_points for item in found) > EVERY_POINT_LIMIT:
         raise TooManyPoints(
             f"These are more than {EVERY_POINT_LIMIT:,} points: name fewer series, or a range with from and to."
@@ -94,7 +97,7 @@ def newest_points(run: Run, name: str, count: int) -> list[tuple[int, float, flo
     for attempts in _preferred(parts).values():
         whole = _union(attempts, None, None)
         newest = sorted(whole.blocks, key=lambda pk: whole.blocks[pk].max_step)[-2 - count // BLOCK_POINTS :]
-        points = join([*_unpacked(newest), whole.tail]).by_step()
+        points = join([*_unpacked(newest).values(), whole.tail]).by_step()
         for step, value, time in zip(points.steps.tolist(), points.values.tolist(), points.times.tolist(), strict=True):
             rows[step] = (step, value, time)
     return sorted(rows.values(), key=lambda row: -row[0])[:count]
@@ -188,7 +191,7 @@ def _add(whole: _Part, part: _Part, low: int | None, end: int | None) -> None:
             whole.faded |= {pk} & part.faded
         else:
             cut.append(pk)
-    whole.tail = join([whole.tail, *(_within(points, low, end) for points in (*_unpacked(cut), part.tail))])
+    whole.tail = join([whole.tail, *(_within(points, low, end) for points in (*_unpacked(cut).values(), part.tail))])
 
 
 def _within(points: Points, low: int | None, end: int | None) -> Points:
@@ -200,27 +203,57 @@ def _within(points: Points, low: int | None, end: int | None) -> Points:
     return points if kept.all() else points.where(kept)
 
 
-def _unpacked(blocks: Sequence[int]) -> list[Points]:
-    """Points of blocks in the order they were made."""
+def _unpacked(blocks: Sequence[int]) -> dict[int, Points]:
+    """Points of blocks by id, in the order they were made."""
     if not blocks:
-        return []
-    rows = MetricBlock.objects.filter(pk__in=blocks, data__isnull=False).order_by("id").values_list("data", flat=True)
-    return [unpack(data) for data in rows if data is not None]
+        return {}
+    rows = MetricBlock.objects.filter(pk__in=blocks, data__isnull=False).order_by("id").values_list("id", "data")
+    return {pk: unpack(data) for pk, data in rows if data is not None}
 
 
-def _read(name: str, measured: bool, part: _Part, most: int, every_point: bool) -> Found:
+_Named = tuple[tuple[str, bool], _Part]
+
+
+def _by_blocks(asked: list[_Named]) -> Iterator[list[_Named]]:
+    """Series in portions that are read by one statement each, bounded in memory."""
+    some: list[_Named] = []
+    blocks = 0
+    for item in asked:
+        blocks += len(item[1].blocks)
+        if some and blocks > _BLOCKS_AT_ONCE:
+            yield some
+            some, blocks = [], len(item[1].blocks)
+        some.append(item)
+    if some:
+        yield some
+
+
+def _is_unpacked(part: _Part, most: int, every_point: bool) -> bool:
+    """Whether points are read, not only summaries of blocks."""
+    if every_point:
+        return not part.faded and _count(part) <= EVERY_POINT_LIMIT
+    return len(part.blocks) <= max(1, most // 2) and not part.faded
+
+
+def _count(part: _Part) -> int:
+    return sum(summary.count for summary in part.blocks.values()) + len(part.tail)
+
+
+def _read(
+    name: str, measured: bool, part: _Part, unpacked: Mapping[int, Points], most: int, every_point: bool
+) -> Found:
     summaries = list(part.blocks.values())
     tail = part.tail.by_step()
-    count = sum(summary.count for summary in summaries) + len(tail)
+    count = _count(part)
     odd = sum(s.num_nan + s.num_inf + s.num_negative_inf for s in summaries)
     odd += int((~np.isfinite(tail.values)).sum())
     buckets = max(1, most // 2)
     if every_point and part.faded:
         raise TooManyPoints(f"{name}: old points are past their retention and only extremes are left; ask without all.")
-    if every_point and count > EVERY_POINT_LIMIT:
+    if every_point and not _is_unpacked(part, most, every_point):
         thinned = Thinned([], [])  # refused by the caller, who knows the sum
-    elif every_point or (len(summaries) <= buckets and not part.faded):
-        points = join([*_unpacked(list(part.blocks)), tail]).by_step()
+    elif _is_unpacked(part, most, every_point):
+        points = join([*(unpacked[pk] for pk in sorted(part.blocks) if pk in unpacked), tail]).by_step()
         thinned = Thinned(points.steps.tolist(), points.values.tolist()) if every_point else thin(points, buckets)
     else:
         chunks = [tail.where(slice(at, at + BLOCK_POINTS)) for at in range(0, len(tail), BLOCK_POINTS)]

@@ -1,15 +1,18 @@
 """Writes of metric points: what the platform measures, and the batches of workers, each stored once."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import numpy as np
-from django.db import IntegrityError
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 from numpy.typing import NDArray
 
-from apps.metrics.journal import UnknownRun, append
+from apps.metrics.journal import UnknownRun, append, note_left_out
 from apps.metrics.models import MetricBatch
 from apps.metrics.packing import Points
 from apps.runs.models import Run
@@ -18,6 +21,7 @@ from gpu_workers.contracts.points import MAX_NAME, MAX_POINTS, PointBatch
 from gpu_workers.contracts.text import storable
 
 STORED, DUPLICATE = "stored", "duplicate"
+MAX_STEP = 2**53 - 1  # and as far below 0: the numbers that JSON keeps everywhere
 _SKEW_SECONDS = 5.0
 
 
@@ -32,7 +36,7 @@ def store_points(
     points = Points(
         np.full(count, step, np.int64), np.array([*named.values()], np.float64), np.full(count, at.timestamp())
     )
-    append(run.pk, list(named), np.arange(count, dtype="<u2"), points, attempt=attempt, measured=measured)
+    _store(run.pk, list(named), np.arange(count, dtype="<u2"), points, attempt=attempt, measured=measured)
     return count
 
 
@@ -48,10 +52,12 @@ def store_batch(batch: PointBatch) -> str:
     points, index, skew = read
     if batch.token and find_alive(batch.run_id, batch.attempt, batch.token) is None:
         return f"dead attempt {batch.attempt}"
-    names = [str(storable(name))[:MAX_NAME] for name in batch.names]
     source = str(storable(batch.source))[:80]
     try:
-        append(run_id, names, index, points, attempt=batch.attempt, source=source, seq=batch.seq, skew_seconds=skew)
+        _store(
+            run_id, batch.names, index, points,
+            attempt=batch.attempt, source=source, seq=batch.seq, skew_seconds=skew,
+        )  # fmt: skip
     except UnknownRun:
         return f"unknown run {batch.run_id!r}"
     except IntegrityError:
@@ -60,6 +66,47 @@ def store_batch(batch: PointBatch) -> str:
             return DUPLICATE
         raise
     return STORED
+
+
+def _store(run_id: UUID, names: Sequence[str], index: NDArray[np.uint16], points: Points, **batch: Any) -> None:
+    """Append the points that can be kept, under names as they can be kept; count the others. Raises as `append`."""
+    kept = (points.steps >= -MAX_STEP) & (points.steps <= MAX_STEP)
+    too_far = int((~kept).sum())
+    if too_far:
+        index, points = index[kept], points.where(kept)
+    names, index, last = _fit([str(storable(name))[:MAX_NAME] for name in names[: 2**16]], index, points)
+    replaced = int((~last).sum())
+    if replaced:
+        index, points = index[last], points.where(last)
+    with transaction.atomic() if too_far or replaced else nullcontext():
+        append(run_id, names, index, points, **batch)
+        if too_far:
+            text = f"Metric steps lie within ±{MAX_STEP}: points of other steps are counted and left out."
+            note_left_out(run_id, "metric_steps_bounded", too_far, text)
+        if replaced:
+            text = (
+                f"Metric names that are the same once cut to {MAX_NAME} characters, and cleaned of what no text may "
+                "hold, are one series: of its points at one step in one batch the last is kept, the others are counted."
+            )
+            note_left_out(run_id, "metric_names_collide", replaced, text)
+
+
+def _fit(
+    names: list[str], index: NDArray[np.uint16], points: Points
+) -> tuple[list[str], NDArray[np.uint16], NDArray[np.bool_]]:
+    """Each name once, the places in them, which points to keep: at one step of a name that came twice the last."""
+    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    kept = np.ones(len(points), np.bool_)
+    if len(places) == len(names):
+        return names, index, kept
+    times = Counter(names)
+    index = np.array([places[name] for name in names], np.uint16)[index]
+    shared = np.isin(index, [place for name, place in places.items() if times[name] > 1])
+    rows = np.stack([index.astype(np.int64), points.steps])[:, ::-1]
+    _, first = np.unique(rows, axis=1, return_index=True)
+    kept[shared] = False
+    kept[len(points) - 1 - first] = True
+    return list(places), index, kept
 
 
 def _read(batch: PointBatch, received: datetime) -> tuple[Points, NDArray[np.uint16], float] | str:
@@ -74,8 +121,6 @@ def _read(batch: PointBatch, received: datetime) -> tuple[Points, NDArray[np.uin
     index = np.frombuffer(batch.series, "<u2")
     if int(index.max()) >= len(batch.names) or not all(batch.names):
         return "a point names no series of the batch"
-    if len(set(batch.names)) != len(batch.names):
-        return "the batch names a series twice"
     now = received.timestamp()
     times = np.frombuffer(batch.times, "<f8")
     times = np.where(np.isfinite(times), times, now)

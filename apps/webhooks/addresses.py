@@ -1,15 +1,16 @@
 """Where a webhook may be sent: to public addresses, and to the private networks that WEBHOOK_NETWORKS names."""
 
 import ipaddress
+import re
 import socket
-from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from django.conf import settings
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-_SIXTOFOUR = ipaddress.ip_network("2002::/16")
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+from gpu_workers.contracts.addresses import Address, embedded, is_public
+
+_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+_MAX_HOST = 253
 
 
 class RefusedAddress(Exception):
@@ -18,15 +19,19 @@ class RefusedAddress(Exception):
 
 def check_url(url: str) -> str:
     """Why the URL cannot be a webhook's, as far as it can be told without asking a name server; empty: it can."""
+    if not all("!" <= letter <= "~" for letter in url):
+        return "must be of visible ASCII characters: write other letters as %…, and in the host's name as xn--…"
     try:
         parts = urlsplit(url)
-        host, _ = parts.hostname or "", parts.port
+        host, port = parts.hostname or "", parts.port
     except ValueError as error:
         return f"is no URL: {error}"
     if parts.scheme not in ("https", "http") or not host:
         return "must be an https:// address"
     if parts.username or parts.password:
         return "must not hold a user name or password: check the signature instead"
+    if port == 0:
+        return "names port 0, where nothing listens"
     if parts.scheme == "http" and not settings.WEBHOOK_NETWORKS:
         return "must begin with https://"
     try:
@@ -34,7 +39,15 @@ def check_url(url: str) -> str:
     except RefusedAddress as refused:
         return str(refused)
     except ValueError:
-        return "" if host not in ("localhost", "localhost.localdomain") else "names this machine"
+        return _check_name(host.removesuffix("."))
+    return ""
+
+
+def _check_name(host: str) -> str:
+    if host in ("localhost", "localhost.localdomain"):
+        return "names this machine"
+    if len(host) > _MAX_HOST or not all(_LABEL.fullmatch(label) for label in host.split(".")):
+        return "has no host name: parts of 1 to 63 letters, digits and hyphens, with dots between them"
     return ""
 
 
@@ -52,11 +65,8 @@ def resolve(host: str, port: int) -> str:
 
 def check_address(text: str) -> None:
     """Raise RefusedAddress for an address that is neither public nor in a named network; ValueError for a name."""
-    address = ipaddress.ip_address(text.partition("%")[0])
-    inner = list(_embedded(address))
-    if all(candidate.is_global and not candidate.is_multicast for candidate in (address, *inner)):
-        return
-    if _named(inner[0] if inner else address):
+    address = embedded(ipaddress.ip_address(text.partition("%")[0]))
+    if is_public(address) or _named(address):
         return
     raise RefusedAddress(f"{text} is not a public address: name its network in WEBHOOK_NETWORKS if it is meant")
 
@@ -64,15 +74,3 @@ def check_address(text: str) -> None:
 def _named(address: Address) -> bool:
     networks = (ipaddress.ip_network(network) for network in settings.WEBHOOK_NETWORKS)
     return any(address in network for network in networks)
-
-
-def _embedded(address: Address) -> Iterable[Address]:
-    """IPv4 addresses that an IPv6 address leads to."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return
-    if address.ipv4_mapped is not None:
-        yield address.ipv4_mapped
-    if address in _SIXTOFOUR and address.sixtofour is not None:
-        yield address.sixtofour
-    if address in _NAT64:
-        yield ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)

@@ -89,6 +89,10 @@ def _take(delivery_id: UUID | str) -> Delivery | None:
     ).first()
     if delivery is None:
         return None
+    if delivery.num_attempts > len(BACK_OFF):  # of the last attempt nothing was noted: whoever made it died
+        delivery.state, delivery.next_attempt_at, delivery.finished_at = DeliveryState.FAILED, None, now
+        delivery.save(update_fields=["state", "next_attempt_at", "finished_at"])
+        return None
     delivery.num_attempts += 1
     delivery.next_attempt_at = now + LEASE
     delivery.save(update_fields=["num_attempts", "next_attempt_at"])

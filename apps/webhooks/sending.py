@@ -10,6 +10,7 @@ from typing import Any
 import httpcore
 
 from apps.webhooks.addresses import RefusedAddress, resolve
+from gpu_workers.contracts.text import storable
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 10.0
@@ -64,9 +65,9 @@ def post(url: str, body: bytes, headers: Mapping[bytes | str, bytes | str]) -> A
         words = f"cannot be connected to: {error}"
     except (httpcore.TimeoutException, TimeoutError):
         words = f"did not answer within {READ_SECONDS:.0f} s"
-    except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.UnsupportedProtocol, OSError, ValueError) as error:
+    except Exception as error:  # whatever it is, the attempt was made: it must be noted, or it is made for ever
         words = f"{type(error).__name__}: {error}"
-    return Answer(None, words[:300], "", time.monotonic() - start)
+    return Answer(None, str(storable(words))[:300], "", time.monotonic() - start)
 
 
 def _beginning(response: httpcore.Response, start: float) -> str:

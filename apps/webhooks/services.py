@@ -45,7 +45,7 @@ def change_webhook(*, webhook: Webhook, by: User | None, **changes: Any) -> Webh
     for name in ("url", "events", "enabled"):
         if name in changes:
             setattr(webhook, name, sorted(set(changes[name])) if name == "events" else changes[name])
-    _check(webhook.url, webhook.events)
+    _check(changes.get("url"), changes.get("events"))
     _save(webhook)
     if before != (after := _facts(webhook)):
         record(tag="user:webhook:change", by=by, project=webhook.project, subject=webhook, before=before, after=after)
@@ -104,13 +104,14 @@ def enqueue(webhook: Webhook, event_type: str, payload: dict[str, Any], **fields
     return delivery
 
 
-def _check(url: str, events: Sequence[str]) -> None:
-    errors = [{"path": "url", "message": words}] if (words := check_url(url)) else []
-    if not events:
+def _check(url: str | None, events: Sequence[str] | None) -> None:
+    """Raise Problem naming what is wrong; None is not looked at: it stays, and may be what is switched off."""
+    errors = [{"path": "url", "message": words}] if url is not None and (words := check_url(url)) else []
+    if events is not None and not events:
         errors.append({"path": "events", "message": "name at least one, e.g. run:* or gate:verdict"})
     errors += [
         {"path": "events", "message": f"{event!r} is not of the form subject:action, with * for any"}
-        for event in events
+        for event in events or ()
         if not _EVENT.fullmatch(event)
     ]
     if errors:

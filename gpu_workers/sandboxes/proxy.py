@@ -11,10 +11,11 @@ import socket
 import time
 from collections.abc import Callable
 
+from gpu_workers.contracts.addresses import Address, embedded
 from gpu_workers.contracts.environment import Endpoint
 from gpu_workers.contracts.groups import NetworkEvent, NetworkLog
 from gpu_workers.sandboxes.http_head import Refusal, body_length, find_endpoint, parse_head, request_head
-from gpu_workers.sandboxes.reach import Address, Reach, ReachError, embedded
+from gpu_workers.sandboxes.reach import Reach, ReachError
 
 MAX_HEAD = 16 * 2**10
 MAX_CONNECTIONS = 32

@@ -1,29 +1,12 @@
-"""Which connections a sandbox may make: the endpoints granted, and which addresses are public. Pure.
-
-Public is what IANA's registries say can be reached from anywhere (RFC 6890 and what was assigned since): of IPv6 what
-has ever been given out, less what is named here.
-"""
+"""Which connections a sandbox may make: to the endpoints granted, at public addresses. Pure."""
 
 import ipaddress
 from dataclasses import dataclass
 
+from gpu_workers.contracts.addresses import Address, embedded, is_public
 from gpu_workers.contracts.environment import Endpoint, NetworkAccess, NetworkMode, parse_endpoint
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Range = ipaddress.IPv4Network | ipaddress.IPv6Network
-NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # the one prefix that leads to public IPv4 alone (RFC 6052)
-GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")  # all that has ever been given out
-# Within the global ranges, and not for everybody: protocol assignments with Teredo, benchmarks and ORCHID;
-# documentation; 6to4 and its relays, which lead to addresses that nobody has looked at; AS112's sinks.
-NOT_PUBLIC = tuple(
-    map(
-        ipaddress.ip_network,
-        (
-            "2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20",
-            "192.0.0.0/24", "192.88.99.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.175.48.0/24",
-        ),
-    )
-)  # fmt: skip
 
 
 class ReachError(ValueError):
@@ -68,20 +51,3 @@ class Reach:
             raise ReachError(f"{endpoint} is at {address}, which is an address of the worker's own host")
         if any(real in denied for denied in self.denied):
             raise ReachError(f"{endpoint} is at {address}, which this host denies (SANDBOX_NETWORK_DENY)")
-
-
-def is_public(address: Address) -> bool:
-    """Whether anybody may reach an address that wraps no other."""
-    if isinstance(address, ipaddress.IPv6Address) and address not in GLOBAL_UNICAST:
-        return False
-    return address.is_global and not any(address in network for network in NOT_PUBLIC)
-
-
-def embedded(address: Address) -> Address:
-    """The IPv4 address that a mapped or translated IPv6 address leads to; of every other kind the address itself."""
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return address.ipv4_mapped
-        if address in NAT64:
-            return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return address

@@ -6,17 +6,18 @@ from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
 from django.core.asgi import get_asgi_application
+from django.urls import re_path
 
 from ratchet.env import use_settings
 
 use_settings()
 http_application = get_asgi_application()  # sets Django up: consumers may be imported only after it
 
-from apps.accounts.sockets import BearerOr  # noqa: E402
+from apps.accounts.sockets import BearerOr, no_such_socket  # noqa: E402
 from apps.metrics.routing import websocket_urlpatterns  # noqa: E402
 from ratchet import urls  # noqa: E402, F401  all views, so that they are frozen too
 
-sockets = URLRouter(websocket_urlpatterns)
+sockets = URLRouter([*websocket_urlpatterns, re_path("", no_such_socket)])  # type: ignore[arg-type]  # Channels routes
 application = ProtocolTypeRouter(
     {
         "http": http_application,

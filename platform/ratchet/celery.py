@@ -13,7 +13,8 @@ _TICK_SECONDS = 2.0
 _REAP_SECONDS = 5.0
 _RESEND_SECONDS = 60.0
 _SEAL_SECONDS = 60.0
-_ANCHOR_SECONDS = 600.0
+_ANCHOR_SECONDS = 60.0
+_SWEEP_SECONDS = 600.0
 _DAY_SECONDS = 86_400.0
 
 
@@ -71,7 +72,7 @@ app.conf.update(
         "sweep retention": _tick("apps.retention.jobs.sweep", _DAY_SECONDS),
         "seal metrics": _tick("apps.metrics.jobs.seal_idle", _SEAL_SECONDS),
         "send webhooks": _tick("apps.webhooks.jobs.tick", _REAP_SECONDS),
-        "sweep webhooks": _tick("apps.webhooks.jobs.sweep", _ANCHOR_SECONDS),
+        "sweep webhooks": _tick("apps.webhooks.jobs.sweep", _SWEEP_SECONDS),
         "advance evaluations": _tick("apps.evaluations.jobs.tick", _TICK_SECONDS),
     },
 )

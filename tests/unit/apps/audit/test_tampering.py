@@ -1,5 +1,6 @@
 """Tampering with the audit trail: the application's database role cannot, and what a superuser does is found."""
 
+import json
 import socket
 from io import StringIO
 
@@ -13,11 +14,13 @@ from django.test import Client
 from apps.accounts.models import Project
 from apps.accounts.services import issue_token
 from apps.accounts.tokens import digest_of
-from apps.audit import heads
+from apps.audit import heads, jobs, messaging
 from apps.audit.chain import event_hash
 from apps.audit.models import AuditEvent, AuditHead
 from apps.audit.services import record
 from apps.audit.verification import verify_chain
+from gpu_workers.contracts import queues
+from ratchet.celery import app
 from ratchet.store import get_store
 
 
@@ -109,6 +112,52 @@ def test_a_chain_put_back_to_an_older_head_is_found_by_its_anchor(project, event
     assert verify_chain(project).ok  # nothing is left that remembers event 5 …
     noted = verify_chain(project, anchor=(newest.num_events, newest.head))
     assert "cut off" in noted.message  # … but whoever noted the head
+
+
+@pytest.mark.django_db(transaction=True)
+def test_every_event_is_copied_when_it_is_committed_whatever_happens_to_the_database(settings, tmp_path):
+    """An old signed head put back at once, before anything was copied: the message of the newest event is under way."""
+    settings.OBJECT_STORE_URL = f"file://{tmp_path}"
+    project = Project.objects.create(slug="lab", title="Lab")
+    with app.connection_for_read() as broker:
+        queue = broker.SimpleQueue(queues.CONTROL)
+        queue.clear()
+        record(tag="user:run:submit", by=None, project=project, subject=project)
+        old = AuditHead.objects.get(project_id=project.pk)
+        record(tag="user:run:cancel", by=None, project=project, subject=project)
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE audit_auditevent DISABLE TRIGGER ALL")
+            cursor.execute("DELETE FROM audit_auditevent WHERE project_id = %s AND sequence = 2", [project.pk])
+            cursor.execute("ALTER TABLE audit_auditevent ENABLE TRIGGER ALL")
+        AuditHead.objects.filter(project_id=project.pk).delete()
+        old.save(force_insert=True)
+        assert verify_chain(project).ok, "the database alone looks whole"
+        for _ in range(2):
+            message = queue.get(timeout=20)
+            assert message.headers["task"] == messaging.ANCHOR
+            jobs.anchor(*message.payload[0])
+            message.ack()
+        queue.close()
+    report = verify_chain(project)
+    assert (report.ok, report.broken_at) == (False, 2)
+    assert "cut off" in report.message
+
+
+def test_a_message_that_the_platform_did_not_sign_makes_no_anchor(project, events):
+    assert heads.anchor(project.pk, 5, "f" * 64, "guessed") is False
+    assert heads.anchors_of(project.pk) == {}
+
+
+def test_two_copies_of_one_event_that_differ_are_found(project, events):
+    heads.anchor_all()
+    assert verify_chain(project).ok
+    assert heads.anchor(project.pk, 4, "f" * 64, heads.sign(project.pk, 4, "f" * 64))
+    assert verify_chain(project).broken_at == 4
+
+
+def test_copies_of_before_that_hold_the_hash_still_count(project, events):
+    get_store().write(f"audit/{project.pk}/{4:012d}.json", json.dumps({"hash": events[3].hash}).encode())
+    assert (verify_chain(project).ok, verify_chain(project).anchored) == (True, 4)
 
 
 def test_a_rewritten_chain_disagrees_with_its_anchors(project, events):

@@ -5,6 +5,8 @@ import json
 
 import pytest
 from channels.db import database_sync_to_async
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from apps.accounts.models import Membership
 from apps.metrics import feed as feeds
@@ -32,7 +34,7 @@ class Watcher:
         await self.open.wait()
         self.heard += json.loads(text)["points"]
 
-    async def refused(self) -> None:
+    async def refused(self, code: int) -> None:
         self.ended = True
 
     async def told(self) -> None:
@@ -102,3 +104,18 @@ async def test_a_right_that_is_taken_ends_the_page(monkeypatch, reads):
     await other.told()
     assert (page.ended, other.ended) == (True, False)
     assert (page.heard, len(other.heard)) == ([], 1)
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_rights_of_many_pages_are_read_with_few_statements(monkeypatch):
+    world, run = await database_sync_to_async(world_with_run)(monkeypatch)
+    users = [*world.users.values()]
+    viewers = {(user.pk, user.token_id): user for user in users}
+
+    def count() -> int:
+        with CaptureQueriesContext(connection) as queries:
+            assert feeds._refusals(viewers, str(run.pk)) == {}
+        return len(queries)
+
+    assert len(viewers) > 3
+    assert await database_sync_to_async(count)() <= 3

@@ -61,7 +61,6 @@ def test_nan_and_infinities_are_kept_as_such(run, batch):
         ({"run_id": "00000000-0000-0000-0000-000000000000"}, "unknown run"),
         ({"seq": -1}, "seq of 0 or more"),
         ({"source": ""}, "needs a source"),
-        ({"names": ["a", "a"]}, "names a series twice"),
         ({"names": []}, "names no series"),
         ({"names": [""]}, "names no series"),
         ({"values": b"1234"}, "differ in length"),
@@ -91,8 +90,48 @@ def test_names_are_bounded_with_a_count(run, batch, monkeypatch):
     assert (head.num_series, head.num_points, head.num_refused_points) == (5, 7, 296)
     assert values(run, "loss") == {0: 1.0, 1: 1.0, 2: 1.0}
     assert run.events.filter(code="metric_names_bounded").count() == 1
+    told = points_since(run, 0).points
+    assert (len(told), [point[2] for point in told if point[1] == "loss"]) == (7, [0, 1, 2])
     sealing.seal(run.pk)
     assert sum(MetricBlock.objects.values_list("count", flat=True)) == 7
+
+
+def test_batches_of_before_that_name_series_never_made_are_told_without_them(run, batch):
+    store_batch(batch(0, [("loss", 0, 1.0)]))
+    row = MetricBatch.objects.get()
+    MetricBatch.objects.update(series=[*row.series, 0])
+    assert [point[1:3] for point in points_since(run, 0).points] == [["loss", 0]]
+
+
+@pytest.mark.parametrize(("one", "other"), [("L" * 300 + "a", "L" * 300 + "b"), ("q\x00", "q\ufffd"), ("a", "a")])
+def test_names_that_become_one_are_one_series_and_nothing_else_is_lost(run, batch, one, other):
+    sent = batch(0, [(one, 0, 1.0), (other, 0, 2.0), (one, 1, 3.0), ("loss", 0, 4.0), ("loss", 0, 5.0)])
+    if one == other:
+        index = np.array([0, 1, 0, 2, 2], "<u2").tobytes()
+        sent = msgspec.structs.replace(sent, names=["a", "a", "loss"], series=index)
+    assert [store_batch(sent), store_batch(sent)] == [STORED, DUPLICATE]
+    told = [tuple(point[1:4]) for point in points_since(run, 0).points]
+    name = one.replace("\x00", "\ufffd")[:120]
+    assert sorted(told) == sorted([(name, 0, 2.0), (name, 1, 3.0), ("loss", 0, 4.0), ("loss", 0, 5.0)])
+    head = MetricHead.objects.get(run=run)
+    assert (head.num_points, head.num_series, head.num_refused_points) == (4, 2, 1)
+    assert run.events.filter(code="metric_names_collide").count() == 1
+
+
+def test_names_of_reports_are_cut_like_those_of_batches(run):
+    store_points(run, 1, {"n" * 130 + "a": 1.0, "n" * 130 + "b": 2.0, "loss": 3.0}, measured=False, at=run.created_at)
+    assert (values(run, "n" * 120), values(run, "loss")) == ({1: 2.0}, {1: 3.0})
+
+
+def test_steps_that_are_no_numbers_in_javascript_are_left_out_with_a_count(run, batch):
+    most = 2**53 - 1
+    sent = [("loss", step, 1.0) for step in (most, most + 1, -most, -most - 1, 2**63 - 1, -(2**63), 0)]
+    assert store_batch(batch(0, sent)) == STORED
+    assert store_batch(batch(1, [("loss", 2**60, 1.0)])) == STORED
+    assert sorted(point[2] for point in points_since(run, 0).points) == [-most, 0, most]
+    head = MetricHead.objects.get(run=run)
+    assert (head.num_points, head.num_refused_points) == (3, 5)
+    assert run.events.filter(code="metric_steps_bounded").count() == 1
 
 
 def test_a_clock_that_is_ahead_moves_the_times_one_behind_does_not(run, batch):
@@ -179,6 +218,16 @@ def test_long_series_are_read_from_summaries(run, batch, monkeypatch):
     monkeypatch.setattr(reading, "EVERY_POINT_LIMIT", 1000)
     with pytest.raises(TooManyPoints, match="name fewer series"):
         read_series(run, ["loss"], every_point=True)
+
+
+def test_many_series_are_read_with_few_statements(run, batch, monkeypatch):
+    store_batch(batch(0, [(f"m{i}", step, float(i)) for i in range(50) for step in range(3)]))
+    sealing.seal(run.pk)
+    monkeypatch.setattr(reading, "_BLOCKS_AT_ONCE", 20)
+    with CaptureQueriesContext(connection) as queries:
+        found = read_series(run).series
+    assert len(queries) <= 8, "three portions of blocks"
+    assert sorted((item.name, tuple(item.values)) for item in found) == sorted((f"m{i}", (i, i, i)) for i in range(50))
 
 
 def test_idle_runs_are_sealed(run, batch):

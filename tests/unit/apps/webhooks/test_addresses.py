@@ -13,7 +13,9 @@ from apps.webhooks.services import send_test
 PRIVATE = [
     "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "224.0.0.1",
     "255.255.255.255", "::1", "::", "fe80::1", "fc00::1", "::ffff:10.0.0.1", "2002:7f00:1::", "64:ff9b::a00:1",
-    "ff02::1",
+    "ff02::1", "fec0::1", "::127.0.0.1", "::1.1.1.1", "64:ff9b:1::7f00:1", "64:ff9b:1::101:101", "64:ff9b::7f00:1",
+    "::ffff:0:127.0.0.1", "2a00::5efe:7f00:1", "2a00::200:5efe:a00:1", "3fff::1", "5f00::1", "2002:101:101::1",
+    "2001:0:4136:e378:8000:63bf:f5ff:fffe", "2001:db8::1", "4000::1", "100::1", "192.88.99.1",
 ]  # fmt: skip
 
 
@@ -23,7 +25,7 @@ def test_addresses_that_are_not_public_are_refused(address):
         check_address(address)
 
 
-@pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1::1"])
+@pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1::1", "64:ff9b::101:101", "::ffff:1.1.1.1"])
 def test_public_addresses_are_not(address):
     check_address(address)
 
@@ -35,12 +37,20 @@ def test_public_addresses_are_not(address):
         ("https://u:p@example.org/", "user name"), ("https://10.0.0.1/", "not a public"),
         ("https://[::1]/", "not a public"),
         ("https://localhost/", "this machine"), ("https://example.org:99999/", "no URL"), ("javascript:alert(1)", "https://"),
-        ("https://[", "no URL"),
+        ("https://[", "no URL"), ("https://example.org/\u00e9", "visible ASCII"), ("https://ex\u00e4mple.org/", "xn--"),
+        ("https://\u2460\u2461\u2466.0.0.1/", "visible ASCII"), ("https://example.org/a b", "visible ASCII"),
+        ("https://exam\tple.org/", "visible ASCII"), (" https://example.org/", "visible ASCII"),
+        ("https://example..org/", "no host name"), ("https://.example.org/", "no host name"),
+        (f"https://{'a' * 64}.org/", "no host name"), (f"https://{'a.' * 130}org/", "no host name"),
+        ("https://-a.org/", "no host name"), ("https://a\\b.org/", "no host name"),
+        ("https://example.org:0/", "port 0"), ("https://localhost./", "this machine"),
+        ("https://[fec0::1]/", "not a public"),
     ],
 )  # fmt: skip
 def test_a_url_that_can_be_told_to_lead_there_is_refused_at_once(url, words):
     assert words in check_url(url)
-    assert check_url("https://example.org/hook") == ""
+    for good in ("https://example.org/hook", "https://xn--exmple-cua.org/%C3%A9", "https://example.org.:8443/?a=b"):
+        assert check_url(good) == ""
 
 
 def test_a_named_network_is_open(settings):

@@ -141,3 +141,33 @@ def test_the_log_is_cut_down_to_the_newest(project, webhook, receiver, monkeypat
         deliver(row.pk)
     assert sweep() > 0
     assert list(Delivery.objects.order_by("id").values_list("state", flat=True)) == ["delivered"] * 2 + ["pending"]
+
+
+def test_an_address_that_nothing_can_be_sent_to_is_a_noted_failure_and_given_up(project, webhook):
+    """One that was accepted before such were refused; it can still be switched off."""
+    Webhook.objects.update(url="https://example.org/\u00e9")
+    happen(project)
+    row = Delivery.objects.get()
+    for _ in range(len(BACK_OFF) + 1):
+        answer = deliver(later(row).pk)
+        assert answer is not None and not answer.delivered and answer.error
+    row.refresh_from_db()
+    assert (row.state, row.attempts.count()) == (DeliveryState.FAILED, len(BACK_OFF) + 1)
+    assert change_webhook(webhook=webhook, by=None, enabled=False).enabled is False
+
+
+def test_attempts_of_which_nothing_is_noted_come_to_an_end(project, webhook, monkeypatch):
+    """The process that sends dies each time."""
+
+    def die(*_):
+        raise SystemExit
+
+    monkeypatch.setattr(delivering, "post", die)
+    happen(project)
+    row = Delivery.objects.get()
+    for _ in range(len(BACK_OFF) + 1):
+        with pytest.raises(SystemExit):
+            deliver(later(row).pk)
+    assert deliver(later(row).pk) is None
+    row.refresh_from_db()
+    assert row.state == DeliveryState.FAILED
