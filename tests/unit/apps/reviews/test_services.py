@@ -226,3 +226,18 @@ def test_each_look_at_a_held_out_item_is_written_down(make_queue, reviewer, clie
     client.post(f"/api/v1/reviews/{shown['id']}/label/", {"verdict": "pass"})
     assert client.post(f"/api/v1/reviews/{shown['id']}/undo/").json()["id"] == shown["id"]
     assert looks.count() == 3
+
+
+def test_an_item_is_never_shown_from_a_kept_answer(make_queue, reviewer, client_of):
+    make_queue()
+    client, key = client_of(reviewer), {"Idempotency-Key": "the-key"}
+    item = client.post(NEXT, headers=key).json()["item"]
+    looks = AuditEvent.objects.filter(tag__contains="heldout").count()
+    assert client.post(NEXT, headers=key).json()["item"]["id"] == item["id"]
+    assert AuditEvent.objects.filter(tag__contains="heldout").count() == looks + 1
+    client.post(f"/api/v1/reviews/{item['id']}/skip/", {"reason": "unclear"})
+    undo = f"/api/v1/reviews/{item['id']}/undo/"
+    assert client.post(undo, headers=key).json()["prompt"] == item["prompt"]
+    Membership.objects.filter(user=reviewer).delete()
+    assert client.post(NEXT, headers=key).json()["item"] is None
+    assert client.post(undo, headers=key).status_code == 404
