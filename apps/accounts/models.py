@@ -112,6 +112,7 @@ class IdempotencyKey(models.Model):
     status_code = models.PositiveSmallIntegerField(null=True)  # null: in flight
     response = models.JSONField(null=True)
     location = models.CharField(max_length=300, blank=True)
+    rights = models.JSONField(null=True)  # what its user might do when it was answered: permissions.rights_of
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

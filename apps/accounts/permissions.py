@@ -158,6 +158,26 @@ def permissions_of(user: Actor, project: Project) -> list[str]:
     return sorted(permission for permission in Permission if has_permission(user, permission, project))
 
 
+def rights_of(user: User) -> dict[str, str]:
+    """The user's role by project id, and `superuser`: what a stored answer was given on the strength of."""
+    roles = Membership.objects.filter(user=user).values_list("project_id", "role")
+    return {str(project): role for project, role in roles} | ({"superuser": "yes"} if user.is_superuser else {})
+
+
+def still_holds(user: User, rights: dict[str, str] | None) -> bool:
+    """Whether the user may do now all they might with `rights`. None: nobody wrote down what they were."""
+    now = rights_of(user)
+    if rights is None or ("superuser" in rights and "superuser" not in now):
+        return False
+    if "superuser" in now:
+        return True
+    nothing: frozenset[Permission] = frozenset()
+    return all(
+        role in ROLE_PERMISSIONS and ROLE_PERMISSIONS[role] <= ROLE_PERMISSIONS.get(now.get(project, ""), nothing)
+        for project, role in rights.items()
+    )
+
+
 def check_scopes(scopes: Iterable[str]) -> list[str]:
     """Sorted scopes. Raises Problem 400 naming the unknown one."""
     known = set(Permission)

@@ -54,8 +54,11 @@ def find_invitation(by: Actor, project: Project, invitation_id: UUID | str) -> I
 
 
 def tokens_of(by: User) -> QuerySet[ApiToken]:
-    """The user's own tokens; through a token of one project, only those of that project."""
+    """The user's own tokens; through a token of one project, only those of that project, and through one whose scopes
+    lack token:create, only itself."""
     tokens = ApiToken.objects.filter(user=by).select_related("project").order_by("-id")
+    if by.token_scopes and Permission.TOKEN_CREATE not in by.token_scopes:
+        tokens = tokens.filter(pk=by.token_id) if by.token_id else tokens.none()
     return tokens.filter(project_id=by.token_project_id) if by.token_project_id else tokens
 
 

@@ -44,7 +44,7 @@ def create_project(*, slug: str, title: str, by: User | None) -> Project:
 def rename_project(*, project: Project, title: str, by: User | None) -> Project:
     """Give a project another title; its slug stays, since addresses and specs name it."""
     require(by, Permission.PROJECT_UPDATE, project)
-    project = Project.objects.select_for_update(no_key=True).get(pk=project.pk)
+    project = lock_project(project)
     if project.title != title:
         before, project.title = project.title, title
         project.save(update_fields=["title"])
@@ -53,14 +53,23 @@ def rename_project(*, project: Project, title: str, by: User | None) -> Project:
     return project
 
 
+def lock_project(project: Project) -> Project:
+    """The row as it is now, held until the transaction ends: nobody else renames it, or gives or takes a role in it.
+
+    Members have no lock of their own: two that are taken in turn are a deadlock.
+    """
+    return Project.objects.select_for_update(no_key=True).get(pk=project.pk)
+
+
 @transaction.atomic
 def add_member(*, project: Project, user: User, role: str, by: User | None) -> Membership:
     """Give a user a role in the project, in place of any other."""
+    lock_project(project)
     require(by, Permission.MEMBER_MANAGE, project)
     if role not in Role.values:
         errors = [{"path": "role", "message": f"{role!r} is not one of {', '.join(Role.values)}"}]
         raise Problem("invalid", 400, f"There is no role {role!r}.", errors)
-    membership = Membership.objects.select_for_update().filter(project=project, user=user).first()
+    membership = Membership.objects.filter(project=project, user=user).first()
     before = {"user": user.get_username(), "role": membership.role} if membership else None
     if membership and membership.role == role:
         return membership
@@ -77,9 +86,13 @@ def add_member(*, project: Project, user: User, role: str, by: User | None) -> M
 
 @transaction.atomic
 def remove_member(*, membership: Membership, by: User | None) -> None:
-    """Take a user's role away. The last admin stays."""
+    """Take a user's role away. The last admin stays. Raises Problem 404 where somebody else did it meanwhile."""
+    lock_project(membership.project)
     require(by, Permission.MEMBER_MANAGE, membership.project)
-    membership = Membership.objects.select_for_update().select_related("project", "user").get(pk=membership.pk)
+    found = Membership.objects.select_related("project", "user").filter(pk=membership.pk).first()
+    if found is None:
+        raise not_found()
+    membership = found
     _keep_an_admin(membership)
     before = {"user": membership.user.get_username(), "role": membership.role}
     record(tag="user:member:remove", by=by, project=membership.project, subject=membership, before=before)
@@ -101,6 +114,9 @@ def issue_token(
     longer-lived than that."""
     if by is not None and by.pk != user.pk:
         raise Problem("forbidden", 403, "A token can only be issued for yourself.")
+    if not name.isprintable():
+        errors = [{"path": "name", "message": "has characters that are not shown, or turn the text around"}]
+        raise Problem("invalid", 400, "The name cannot be used.", errors)
     expires_at = _expiry(days, expires_at)
     wanted = check_scopes(scopes)
     if project is not None:
@@ -161,6 +177,6 @@ def _keep_an_admin(membership: Membership) -> None:
     """Refuse to take the last admin of a project away."""
     if membership.role != Role.ADMIN:
         return
-    admins = Membership.objects.select_for_update().filter(project_id=membership.project_id, role=Role.ADMIN)
-    if not any(admin.pk != membership.pk for admin in admins):
+    admins = Membership.objects.filter(project_id=membership.project_id, role=Role.ADMIN)
+    if not admins.exclude(pk=membership.pk).exists():
         raise Problem("last_admin", 409, "This is the project's last admin: make someone else admin first.")

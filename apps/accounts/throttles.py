@@ -53,5 +53,5 @@ def seconds_left() -> float:
 
 
 def address_of(request: HttpRequest | Request) -> str:
-    """The caller's address; behind a proxy uvicorn has put the forwarded one there."""
+    """The caller's address; `ratchet.asgi` puts the forwarded one there for TRUSTED_PROXIES."""
     return str(request.META.get("REMOTE_ADDR", ""))

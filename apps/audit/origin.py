@@ -15,7 +15,7 @@ _request: ContextVar[HttpRequest | None] = ContextVar("audit_request", default=N
 
 
 class OriginMiddleware:
-    """Remembers the request while it is answered. Behind a proxy uvicorn sets the address from trusted headers."""
+    """Remembers the request while it is answered. Behind one of TRUSTED_PROXIES `ratchet.asgi` sets the address."""
 
     sync_capable = async_capable = True
 

@@ -25,6 +25,8 @@ METRICS = {
     "verifier": "share",
 }
 
+MIN_ALPHA = 1e-6  # less is shown by no number of tasks that anybody has
+
 # Requires only what every installation measures. A tamper margin under 1 − alpha^(1/n) can never be shown by n clean
 # tasks: .05 needs 69 of them at the first look.
 DEFAULT_METRICS: dict[str, dict[str, Any]] = {
@@ -103,8 +105,8 @@ def resolve_gate_policy(project: Project, ref: str, *, make_default: bool = True
 
 def _number_errors(alpha: float, min_effect: float, max_missing_share: float) -> list[dict[str, str]]:
     errors = []
-    if not 0 < alpha < 0.5:
-        errors.append({"path": "alpha", "message": "must be between 0 and .5"})
+    if not MIN_ALPHA <= alpha < 0.5:
+        errors.append({"path": "alpha", "message": f"must be at least {MIN_ALPHA} and under .5"})
     if not 0 <= min_effect < 1:
         errors.append({"path": "min_effect", "message": "is a share: at least 0 and under 1"})
     if not 0 <= max_missing_share <= 0.5:

@@ -32,6 +32,7 @@ from ratchet.commits import after_commit
 from ratchet.problems import Problem
 
 MAX_SAMPLES = 64
+MAX_TASKS = 1_000_000
 GREEDY = Sampling(temperature=0.0)
 
 

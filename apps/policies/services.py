@@ -107,12 +107,16 @@ def create_policy(
 
 @transaction.atomic
 def set_channel(*, project: Project, name: str, policy: Policy, by: User | None) -> Channel:
-    """Set a new channel up with its first policy. Repeating it changes nothing; another policy is refused (409)."""
+    """Set a new channel up with its first policy. Repeating it changes nothing; another policy is refused (409), and
+    so is one's own: nobody lets others be served what they made, without a gate."""
     require(by, Permission.CHANNEL_MOVE, project)
     _check_policy(project, policy)
     channel, _ = Channel.objects.get_or_create(project=project, name=name)
     channel = Channel.objects.select_for_update(of=("self",)).select_related("project", "policy").get(pk=channel.pk)
     if channel.policy_id is None:
+        if by is not None and policy.created_by_id == by.pk:
+            words = f"You made {policy}: somebody else must set {channel} up with it, or promote it through a gate."
+            raise Problem("separation_of_duties", 409, words)
         _move(channel, policy, MoveKind.INITIAL, by, "Set up.", None)
     elif channel.policy_id != policy.pk:
         raise Problem(

@@ -170,6 +170,8 @@ def undo_label(*, item: ReviewItem, by: User) -> ReviewItem:
 
 def _lock(item: ReviewItem, by: User) -> ReviewItem:
     require(by, Permission.REVIEW_LABEL, item.project)
+    if is_protected(item.episode.group.task.split):
+        require(by, Permission.HELDOUT_READ, item.project)
     rows = ReviewItem.objects.select_for_update(of=("self",)).select_related("project")
     return rows.get(pk=item.pk)
 

@@ -8,7 +8,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from apps.accounts.models import Project, User
-from apps.accounts.permissions import Permission, require
+from apps.accounts.permissions import Permission, not_found, require
 from apps.audit.services import record
 from apps.webhooks import messaging
 from apps.webhooks.addresses import check_url
@@ -40,7 +40,7 @@ def create_webhook(*, project: Project, url: str, events: Sequence[str], by: Use
 def change_webhook(*, webhook: Webhook, by: User | None, **changes: Any) -> Webhook:
     """Change `url`, `events` or `enabled`. What waits to be sent goes to the new address; off, it waits."""
     require(by, Permission.WEBHOOK_MANAGE, webhook.project)
-    webhook = _lock(webhook)
+    webhook = lock(webhook)
     before = _facts(webhook)
     for name in ("url", "events", "enabled"):
         if name in changes:
@@ -56,7 +56,7 @@ def change_webhook(*, webhook: Webhook, by: User | None, **changes: Any) -> Webh
 def rotate_secret(*, webhook: Webhook, by: User | None) -> str:
     """A new secret in place of the present one, at once. Returns it; it is never shown again."""
     require(by, Permission.WEBHOOK_MANAGE, webhook.project)
-    webhook = _lock(webhook)
+    webhook = lock(webhook)
     webhook.secret_version += 1
     webhook.save(update_fields=["secret_version", "updated_at"])
     after = {"secret_version": webhook.secret_version}
@@ -68,7 +68,7 @@ def rotate_secret(*, webhook: Webhook, by: User | None) -> str:
 def delete_webhook(*, webhook: Webhook, by: User | None) -> None:
     """Take a webhook away with its delivery log."""
     require(by, Permission.WEBHOOK_MANAGE, webhook.project)
-    webhook = _lock(webhook)
+    webhook = lock(webhook)
     record(tag="user:webhook:delete", by=by, project=webhook.project, subject=webhook, before=_facts(webhook))
     webhook.delete()
 
@@ -131,5 +131,9 @@ def _facts(webhook: Webhook) -> dict[str, Any]:
     return {"url": webhook.url, "events": list(webhook.events), "enabled": webhook.enabled}
 
 
-def _lock(webhook: Webhook) -> Webhook:
-    return Webhook.objects.select_for_update(of=("self",)).select_related("project").get(pk=webhook.pk)
+def lock(webhook: Webhook) -> Webhook:
+    """The row as it is now, held. Raises Problem 404 where somebody took it away meanwhile."""
+    found = Webhook.objects.select_for_update(of=("self",)).select_related("project").filter(pk=webhook.pk).first()
+    if found is None:
+        raise not_found()
+    return found

@@ -1,6 +1,7 @@
 """What every endpoint of the API does alike: strict queries, sparse answers, ETags, idempotency, deprecation."""
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,6 +32,8 @@ IF_MATCH = OpenApiParameter(
 )
 KEEPS_NO_ANSWER = {"x-keeps-no-answer": True}  # for extend_schema, beside `keeps_answers = False`
 _ETAG_LENGTH = 32
+_ETAG = r'\s*(?:W/)?"[^",]*"\s*'
+_ETAGS = re.compile(f"{_ETAG}(?:,{_ETAG})*")
 _EXPORTED = 200  # rows read at once of an export
 
 
@@ -46,7 +49,9 @@ class Deprecation:
 class Endpoint(APIView):
     """A REST view. What its methods declare with `extend_schema` is also what they take: nothing else is ignored."""
 
-    keeps_answers: ClassVar[bool] = True  # False: answers hold a secret, so none is kept for an Idempotency-Key
+    keeps_answers: ClassVar[bool] = (
+        True  # False: answers hold what is shown once, or on a right: none is kept for a key
+    )
     deprecation: ClassVar[Deprecation | None] = None
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
@@ -112,12 +117,25 @@ def etag_of(data: Any) -> str:
 
 
 def require_match(request: Request, current: Any) -> None:
-    """Raise Problem 412 where If-Match names another state than the representation `current`. Without it: nothing."""
-    tags = parse_etags(request.headers.get("If-Match", ""))
-    if tags and "*" not in tags and etag_of(current) not in tags:
+    """Raise Problem 412 where If-Match names another state than the representation `current`. Without it: nothing.
+
+    Call it with the row locked, in the transaction that changes it: else two who saw the same both go through.
+    """
+    tags = sent_etags(request)
+    if tags is not None and "*" not in tags and etag_of(current) not in tags:
         raise Problem(
             "precondition_failed", 412, "This has changed since you looked: load it again, then send the change anew."
         )
+
+
+def sent_etags(request: Request) -> list[str] | None:
+    """The tags of If-Match, with their quotes; None where it was not sent. Raises Problem 400 for anything else."""
+    sent = request.headers.get("If-Match")
+    if sent is None:
+        return None
+    if sent.strip() != "*" and not _ETAGS.fullmatch(sent):
+        raise Problem("invalid", 400, 'If-Match must hold ETags in their quotes, e.g. If-Match: "3".')
+    return parse_etags(sent)
 
 
 def _parts(rows: Any) -> Iterator[list[Any]]:

@@ -70,6 +70,7 @@ class Env:
     oidc_client_id: str
     oidc_client_secret: str
     oidc_name: str
+    trusted_proxies: tuple[str, ...]  # whose X-Forwarded-For is believed; none: nobody's
     webhook_networks: tuple[str, ...]  # private networks that webhooks may be sent to
 
     @property
@@ -88,6 +89,7 @@ VARIABLES = frozenset(
         "ROLLOUT_ROUTER_URL",
         "CHECK_REPEATS", "CHECK_BAD_REPEATS", "CHECKS_IN_FLIGHT", "RATCHET_ENVIRONMENTS_DIR",
         "OIDC_SERVER_URL", "OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET", "OIDC_NAME", "WEBHOOK_NETWORKS",
+        "TRUSTED_PROXIES",
     }
 )  # fmt: skip
 
@@ -217,6 +219,7 @@ def load_env(values: Mapping[str, str] | None = None, *, root: Path = ROOT) -> E
         oidc_client_id=read.text("OIDC_CLIENT_ID"),
         oidc_client_secret=read.text("OIDC_CLIENT_SECRET"),
         oidc_name=read.text("OIDC_NAME", "single sign-on"),
+        trusted_proxies=_networks(read, "TRUSTED_PROXIES"),
         webhook_networks=_networks(read, "WEBHOOK_NETWORKS"),
     )
     _check_oidc(read, env)

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
 
 from apps.accounts.models import User
-from ratchet.problems import Problem
+from ratchet.problems import CONTENT_TYPE, Problem, problem_body
 
 _TITLES = {
     400: "This request cannot be used",
@@ -84,6 +84,9 @@ def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 def broken(request: HttpRequest) -> HttpResponse:
     """No context of its own: what broke may be the database."""
+    if request.path.startswith(_API):
+        body = problem_body(Problem("internal_error", 500, _ADVICE[500]))
+        return JsonResponse(body, status=500, content_type=CONTENT_TYPE)
     return HttpResponse(render_to_string("broken.html", {"title": _TITLES[500], "advice": _ADVICE[500]}), status=500)
 
 

@@ -1,18 +1,22 @@
 """Errors of the API as RFC 9457 problem documents with a stable `code`."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
-from django.db import DataError
+from django.db import DataError, IntegrityError, OperationalError
 from django.http import Http404
+from psycopg.errors import DeadlockDetected, SerializationFailure
 from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
 CONTENT_TYPE = "application/problem+json"
+
+logger = logging.getLogger(__name__)
 
 _CODES: list[tuple[type[exceptions.APIException], str]] = [
     (exceptions.ParseError, "malformed_body"),
@@ -73,6 +77,10 @@ def problem_handler(error: Exception, context: Mapping[str, Any]) -> Response | 
             problem = Problem("body_too_large", 413, f"The body is larger than the {limit} KiB this address takes.")
         case DataError():
             problem = Problem("out_of_range", 400, "A value is out of the range that can be stored or compared with.")
+        case IntegrityError():
+            problem = _conflict(error)
+        case OperationalError() if isinstance(error.__cause__, DeadlockDetected | SerializationFailure):
+            problem = _conflict(error)
         case PermissionDenied():
             problem = Problem("permission_denied", 403, str(error) or "You may not do this.")
         case exceptions.ValidationError():
@@ -86,6 +94,12 @@ def problem_handler(error: Exception, context: Mapping[str, Any]) -> Response | 
             return None
     set_rollback()
     return problem_response(problem, headers)
+
+
+def _conflict(error: Exception) -> Problem:
+    """Two requests wanted the same at once, and the other one won. Logged: a mistake of ours looks the same."""
+    logger.warning("a request lost against another one", exc_info=error)
+    return Problem("conflict", 409, "Somebody changed the same at this moment: load it again, then send this anew.")
 
 
 def flatten_errors(detail: Any, path: str = "") -> list[dict[str, str]]:

@@ -3,6 +3,7 @@
 from typing import cast
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
 from rest_framework import status
@@ -49,10 +50,12 @@ class ProjectDetail(Endpoint):
     @extend_schema(
         parameters=[IF_MATCH], request=serializers.ProjectTitleSerializer, responses=serializers.ProjectSerializer
     )
+    @transaction.atomic
     def patch(self, request: Request, slug: str) -> Response:
         """Give the project another title. The slug stays: addresses and specs name it."""
         project = find_project(request.user, slug, Permission.PROJECT_UPDATE)
         values = read_body(request, serializers.ProjectTitleSerializer)
+        project = services.lock_project(project)
         require_match(request, serializers.ProjectSerializer(project).data)
         project = services.rename_project(project=project, title=values["title"], by=caller(request))
         return Response(serializers.ProjectSerializer(project).data)
@@ -91,10 +94,13 @@ class MemberDetail(Endpoint):
     @extend_schema(
         parameters=[IF_MATCH], request=serializers.RoleSerializer, responses=serializers.MembershipSerializer
     )
+    @transaction.atomic
     def put(self, request: Request, slug: str, username: str) -> Response:
         """Change a member's role."""
         member = self._member(request, slug, username)
         values = read_body(request, serializers.RoleSerializer)
+        services.lock_project(member.project)
+        member = self._member(request, slug, username)  # as it is now
         require_match(request, serializers.MembershipSerializer(member).data)
         member = services.add_member(project=member.project, user=member.user, role=values["role"], by=caller(request))
         return Response(serializers.MembershipSerializer(member).data)

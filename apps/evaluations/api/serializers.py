@@ -5,7 +5,7 @@ from typing import Any
 from rest_framework import serializers
 
 from apps.evaluations.models import Evaluation, EvaluationArm, EvaluationPurpose, GatePolicy, HeldoutLook
-from apps.evaluations.services import MAX_SAMPLES
+from apps.evaluations.services import MAX_SAMPLES, MAX_TASKS
 from apps.tasks.models import SplitName
 
 
@@ -65,7 +65,7 @@ class EvaluationCreateSerializer(serializers.Serializer[Any]):
     policies = serializers.ListField(child=serializers.CharField(), min_length=1, max_length=8, help_text="slugs")
     samples = serializers.IntegerField(min_value=1, max_value=MAX_SAMPLES, default=1)
     sampling = SamplingSerializer(required=False)
-    max_tasks = serializers.IntegerField(min_value=0, default=0, help_text="0: all")
+    max_tasks = serializers.IntegerField(min_value=0, max_value=MAX_TASKS, default=0, help_text="0: all")
 
 
 class PercentilesSerializer(serializers.Serializer[Any]):

@@ -14,10 +14,11 @@ from apps.policies import selectors, services
 from apps.policies.api import serializers
 from apps.policies.models import BaseModel, Channel, Policy
 from ratchet.bodies import read_body
-from ratchet.endpoints import Endpoint, ListEndpoint
+from ratchet.endpoints import Endpoint, ListEndpoint, sent_etags
 from ratchet.filters import FilterSet
 from ratchet.problems import Problem
 
+_DIGITS = 9  # of an epoch
 _IF_MATCH = OpenApiParameter(
     "If-Match", str, OpenApiParameter.HEADER, description='the epoch that was looked at, e.g. "3"; else 412'
 )
@@ -140,10 +141,11 @@ class ChannelRollback(Endpoint):
 
 
 def _expected_epoch(request: Request) -> int | None:
-    tag = request.headers.get("If-Match", "").removeprefix("W/").strip('"')
-    if not tag or tag == "*":
+    tags = sent_etags(request)
+    if tags is None or tags == ["*"]:
         return None
-    if not tag.isdecimal():
+    tag = tags[0].removeprefix("W/").strip('"')
+    if len(tags) > 1 or not (tag.isascii() and tag.isdecimal()) or len(tag) > _DIGITS:
         raise Problem("invalid", 400, 'If-Match must hold the epoch, e.g. If-Match: "3".')
     return int(tag)
 

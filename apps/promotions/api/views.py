@@ -23,7 +23,7 @@ from apps.tasks.selectors import resolve_suite
 from apps.tasks.services import note_heldout_look
 from gpu_workers.contracts.messages import Sampling
 from ratchet.bodies import read_body
-from ratchet.endpoints import Endpoint, ListEndpoint
+from ratchet.endpoints import Endpoint, ListEndpoint, sent_etags
 from ratchet.filters import FilterSet
 from ratchet.problems import Problem
 
@@ -158,7 +158,8 @@ def _note_look(request: Request, gate: Gate) -> None:
 
 def _seen(request: Request, values: dict[str, Any]) -> str:
     """The evidence digest that the caller looked at; empty when they sent none, which the service refuses."""
-    return str(values.get("evidence_digest") or request.headers.get("If-Match", "").removeprefix("W/").strip('"'))
+    tags = sent_etags(request) or [""]
+    return str(values.get("evidence_digest") or tags[0].removeprefix("W/").strip('"'))
 
 
 def _find_channel(project: Project, name: str) -> Channel:

@@ -14,14 +14,21 @@ from apps.reviews import selectors, services
 from apps.reviews.api import serializers
 from apps.reviews.models import Label
 from ratchet.bodies import read_body
-from ratchet.endpoints import Endpoint, ListEndpoint
+from ratchet.endpoints import KEEPS_NO_ANSWER, Endpoint, ListEndpoint
 from ratchet.filters import FilterSet
 
 _PROJECT = OpenApiParameter("project", str, description="slug; absent: every project you may review in")
 
 
 class NextItem(Endpoint):
-    @extend_schema(parameters=[_PROJECT], request=None, responses=serializers.NextItemSerializer)
+    keeps_answers = False  # each look at an item is checked and audited anew
+
+    @extend_schema(
+        parameters=[_PROJECT],
+        request=None,
+        responses=serializers.NextItemSerializer,
+        extensions=KEEPS_NO_ANSWER,
+    )
     def post(self, request: Request) -> Response:
         """Reserve the next item for ten minutes; the one you hold comes again."""
         project = request.query_params.get("project", "")
@@ -79,7 +86,9 @@ class SkipItem(Endpoint):
 
 
 class UndoLabel(Endpoint):
-    @extend_schema(request=None, responses=serializers.BlindItemSerializer)
+    keeps_answers = False  # it shows the item
+
+    @extend_schema(request=None, responses=serializers.BlindItemSerializer, extensions=KEEPS_NO_ANSWER)
     def post(self, request: Request, pk: str) -> Response:
         """Take your label or skip back and hold the item again."""
         item = services.undo_label(item=selectors.find_item(caller(request), pk), by=caller(request))

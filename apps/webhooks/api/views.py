@@ -1,6 +1,7 @@
 """REST of webhooks: set up, change, try, rotate the secret, the delivery log, send again."""
 
 import django_filters
+from django.db import transaction
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
@@ -59,10 +60,12 @@ class WebhookDetail(Endpoint):
     @extend_schema(
         parameters=[IF_MATCH], request=serializers.WebhookChangeSerializer, responses=serializers.WebhookSerializer
     )
+    @transaction.atomic
     def patch(self, request: Request, pk: str) -> Response:
         """Change the address or the events, switch it off or on."""
         webhook = selectors.find_webhook(request.user, pk)
         values = read_body(request, serializers.WebhookChangeSerializer)
+        webhook = services.lock(webhook)
         require_match(request, serializers.WebhookSerializer(webhook).data)
         changed = services.change_webhook(webhook=webhook, by=caller(request), **values)
         return Response(serializers.WebhookSerializer(changed).data)

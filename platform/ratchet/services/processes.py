@@ -38,7 +38,8 @@ PROCESSES: tuple[ProcessSpec, ...] = (
         "web",
         Plane.CONTROL,
         "uvicorn ratchet.asgi:application --host {host} --port {port} --lifespan off --no-access-log "
-        "--timeout-graceful-shutdown 3 --log-level warning --ws-per-message-deflate false",
+        "--timeout-graceful-shutdown 3 --log-level warning --ws-per-message-deflate false "
+        "--no-proxy-headers",  # ratchet.asgi reads them, of TRUSTED_PROXIES alone
         health="http://127.0.0.1:{port}/healthz",
     ),
     ProcessSpec("control", Plane.CONTROL, f"{_CONTROL} -n control@%h -Q {queues.CONTROL} -c 2"),
@@ -154,6 +155,7 @@ def control_environment(env: Env) -> dict[str, str]:
         "OIDC_CLIENT_ID": env.oidc_client_id,
         "OIDC_CLIENT_SECRET": env.oidc_client_secret,
         "OIDC_NAME": env.oidc_name,
+        "TRUSTED_PROXIES": ",".join(env.trusted_proxies),
         "WEBHOOK_NETWORKS": ",".join(env.webhook_networks),
     }
 

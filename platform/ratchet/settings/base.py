@@ -156,6 +156,7 @@ AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contri
 # A user name is locked from one address after so many wrong passwords; nobody can lock somebody else out from afar.
 AXES_FAILURE_LIMIT = 8
 AXES_COOLOFF_TIME = timedelta(minutes=15)
+AXES_CLIENT_IP_CALLABLE = "apps.accounts.throttles.address_of"  # never a header that anybody may send
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_LOCKOUT_CALLABLE = "apps.accounts.lockout.locked_out"
 AXES_RESET_ON_SUCCESS = True
@@ -186,6 +187,7 @@ ACCOUNT_EMAIL_VERIFICATION = "none"  # the provider's word counts; see apps/acco
 SOCIALACCOUNT_ADAPTER = "apps.accounts.oidc.SsoAdapter"
 SOCIALACCOUNT_STORE_TOKENS = False
 
+TRUSTED_PROXIES = list(ENV.trusted_proxies)
 WEBHOOK_NETWORKS = list(ENV.webhook_networks)
 
 LANGUAGE_CODE = "en"

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.core.cache import caches
 from django.test import Client
 from django.utils import timezone
@@ -11,6 +12,7 @@ from apps.accounts.authentication import find_token
 from apps.accounts.models import Membership, User
 from apps.accounts.services import issue_token
 from apps.audit.models import AuditEvent
+from ratchet.services.processes import PROCESSES
 
 RIGHT = "a good password"
 
@@ -133,3 +135,33 @@ def test_a_cache_that_is_down_refuses_nobody(settings, engineer, client_of):
         "shared": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": "redis://127.0.0.1:1/0"},
     }
     assert client_of(engineer).get("/api/v1/me/").status_code == 200
+
+
+@pytest.mark.parametrize(("proxies", "seen"), [([], "127.0.0.1"), (["127.0.0.0/8"], "9.9.9.9")])
+def test_only_a_named_proxy_says_from_where_somebody_comes(client: Client, monkeypatch, proxies, seen):
+    """uvicorn itself reads no such header (`--no-proxy-headers`), and neither do axes, limits and the audit."""
+    from ratchet.asgi import application
+
+    scopes = []
+
+    async def note(scope, receive, send):
+        scopes.append(scope)
+
+    monkeypatch.setattr(application, "app", note)
+    if proxies:
+        monkeypatch.setattr(application, "trusted_hosts", type(application.trusted_hosts)(proxies))
+    headers = [(b"x-forwarded-for", b"1.1.1.1, 9.9.9.9")]
+    scope = {"type": "http", "client": ("127.0.0.1", 5), "headers": headers, "scheme": "http"}
+    async_to_sync(application)(scope, None, None)
+    assert scopes[0]["client"][0] == seen
+    web = next(spec for spec in PROCESSES if spec.name == "web")
+    assert "--no-proxy-headers" in web.command
+
+
+def test_a_forwarded_address_does_not_open_a_lock(client: Client, engineer, settings):
+    for _ in range(settings.AXES_FAILURE_LIMIT):
+        try_password(client, "ed", "wrong")
+    sent = {"username": "ed", "password": RIGHT}
+    for header in ("X-Forwarded-For", "X-Real-IP", "Forwarded"):
+        answer = client.post("/accounts/login/", sent, REMOTE_ADDR="10.0.0.1", headers={header: "9.9.9.9"})
+        assert answer.status_code == 429

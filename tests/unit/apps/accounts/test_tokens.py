@@ -44,6 +44,28 @@ def test_a_bad_header_is_401_with_a_challenge(issued, header):
     assert answer.json()["code"] == "authentication_failed"
 
 
+def test_a_token_without_the_right_to_tokens_sees_and_ends_only_itself(engineer):
+    def issue(*scopes: str):
+        return issue_token(user=engineer, name="t", by=engineer, scopes=scopes)
+
+    wide, narrow, keeper = issue(), issue("run:read"), issue("run:read", "token:create")
+    client = bearer(narrow.secret)
+    assert [row["id"] for row in client.get("/api/v1/tokens/").json()["results"]] == [str(narrow.token.pk)]
+    for method in (client.get, client.delete):
+        assert method(f"/api/v1/tokens/{wide.token.pk}/").status_code == 404
+    assert client.delete(f"/api/v1/tokens/{narrow.token.pk}/").status_code == 204
+    assert client.get("/api/v1/tokens/").status_code == 401
+    assert len(bearer(keeper.secret).get("/api/v1/tokens/").json()["results"]) == 3
+    assert bearer(keeper.secret).delete(f"/api/v1/tokens/{wide.token.pk}/").status_code == 204
+
+
+@pytest.mark.parametrize("name", ["a\u202eb", "a\u2066b", "a\x1b[2J", "a\nb", "a\u200bb"])
+def test_a_name_that_shows_as_another_is_refused(engineer, client_of, name):
+    answer = client_of(engineer).post("/api/v1/tokens/", {"name": name})
+    assert answer.status_code == 400 and answer.json()["errors"][0]["path"] == "name"
+    assert client_of(engineer).post("/api/v1/tokens/", {"name": "Zoë’s laptop 🚀"}).status_code == 201
+
+
 def test_expired_revoked_and_deactivated_tokens_are_refused(issued, engineer):
     client = bearer(issued.secret)
     ApiToken.objects.update(expires_at=timezone.now() - timedelta(seconds=1))

@@ -30,6 +30,16 @@ def test_events_of_other_projects_are_not_shown_and_reasons_are_escaped(trail, e
     assert "user:thing:change" not in get(engineer, "/audit/?tag=gate")
 
 
+def test_times_filter_and_what_is_no_time_is_refused_by_name(trail, engineer):
+    assert "user:thing:change" in get(engineer, "/audit/?since=2020-01-01&until=2999-01-01T00:00Z")
+    assert "user:thing:change" not in get(engineer, "/audit/?since=2999-01-01")
+    client = Client()
+    client.force_login(engineer)
+    for name, value in (("since", "x"), ("until", "2026-02-31"), ("since", "2026-02-31T00:00Z")):
+        refused = client.get(f"/audit/?{name}={value}")
+        assert refused.status_code == 400 and f"{name} must be a date or time" in refused.content.decode()
+
+
 def test_who_may_not_read_the_trail_is_told_why(trail, reviewer):
     text = get(reviewer, "/audit/")
     assert "audit:read" in text

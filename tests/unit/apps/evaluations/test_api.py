@@ -43,6 +43,7 @@ def test_a_baseline_is_started_once_and_read(body, client_of, engineer, approver
         ({"policies": ["reinforced"]}, 403, "split"),
         ({"policies": []}, 400, "policies"),
         ({"policies": ["nobody"]}, 400, "policy"),
+        ({"max_tasks": 10**19}, 400, "max_tasks"),
         ({"split": "train"}, 409, "split"),
         ({"purpose": "gate"}, 400, "purpose"),
         ({"sampling": {"temperature": -1}}, 400, "sampling.temperature"),
@@ -63,6 +64,8 @@ def test_gate_policies_are_versioned_and_checked(project, client_of, approver, e
     assert client.post(url, body).json()["id"] == first["id"]
     assert client.post(url, {**body, "alpha": 0.1}).json()["version"] == 2
     assert client_of(engineer).post(url, body).status_code == 403
+    for tiny in (0, 1e-320, -0.01):
+        assert client.post(url, {**body, "alpha": tiny}).json()["errors"][0]["path"] == "alpha"
     wrong = {
         **body,
         "alpha": 0.7,

@@ -6,6 +6,7 @@ import pytest
 import redis
 from django.db import IntegrityError, transaction
 
+from apps.accounts.models import Membership, Role, User
 from apps.audit.models import AuditEvent
 from apps.policies.models import Channel, ChannelMove, Gateway, MoveKind, Policy, PolicyKind
 from apps.policies.selectors import channel_status, find_base_model, lineage, resolve_policy
@@ -97,6 +98,19 @@ def test_a_channel_is_set_up_once(project, policies, channel, approver, engineer
         set_channel(project=project, name="canary", policy=policies[2], by=engineer)
     assert refused.value.status == 403
     assert not Channel.objects.filter(name="canary").exists()
+
+
+def test_nobody_serves_their_own_policy_by_a_new_channel(project, base_model, approver):
+    admin = User.objects.create_user("ann")
+    Membership.objects.create(user=admin, project=project, role=Role.ADMIN)
+    values = {"slug": "own", "title": "", "kind": "prompt", "base_model": base_model}
+    own = create_policy(project=project, by=admin, **values)
+    with pytest.raises(Problem) as refused:
+        set_channel(project=project, name="canary", policy=own, by=admin)
+    assert (refused.value.status, refused.value.code) == (409, "separation_of_duties")
+    assert not Channel.objects.filter(name="canary").exists()
+    assert set_channel(project=project, name="canary", policy=own, by=approver).policy == own
+    assert set_channel(project=project, name="canary", policy=own, by=admin).epoch == 1, "repeating changes nothing"
 
 
 def test_a_move_is_written_audited_and_announced_on_commit(

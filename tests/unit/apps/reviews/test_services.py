@@ -5,8 +5,10 @@ from datetime import timedelta
 
 import pytest
 from django.utils import timezone
+from rest_framework.test import APIClient
 
 from apps.accounts.models import Membership, Role, User
+from apps.accounts.services import issue_token
 from apps.audit.models import AuditEvent
 from apps.policies.models import Policy
 from apps.reviews.models import ItemState, Label, ReviewItem
@@ -226,3 +228,30 @@ def test_each_look_at_a_held_out_item_is_written_down(make_queue, reviewer, clie
     client.post(f"/api/v1/reviews/{shown['id']}/label/", {"verdict": "pass"})
     assert client.post(f"/api/v1/reviews/{shown['id']}/undo/").json()["id"] == shown["id"]
     assert looks.count() == 3
+
+
+def test_an_item_is_never_shown_from_a_kept_answer(make_queue, reviewer, client_of):
+    make_queue()
+    client, key = client_of(reviewer), {"Idempotency-Key": "the-key"}
+    item = client.post(NEXT, headers=key).json()["item"]
+    looks = AuditEvent.objects.filter(tag__contains="heldout").count()
+    assert client.post(NEXT, headers=key).json()["item"]["id"] == item["id"]
+    assert AuditEvent.objects.filter(tag__contains="heldout").count() == looks + 1
+    client.post(f"/api/v1/reviews/{item['id']}/skip/", {"reason": "unclear"})
+    undo = f"/api/v1/reviews/{item['id']}/undo/"
+    assert client.post(undo, headers=key).json()["prompt"] == item["prompt"]
+    Membership.objects.filter(user=reviewer).delete()
+    assert client.post(NEXT, headers=key).json()["item"] is None
+    assert client.post(undo, headers=key).status_code == 404
+
+
+def test_a_held_out_item_is_judged_only_with_the_right_to_its_content(make_queue, reviewer, client_of):
+    make_queue()
+    item = client_of(reviewer).post(NEXT).json()["item"]
+    secret = issue_token(user=reviewer, name="t", by=reviewer, scopes=["review:read", "review:label"]).secret
+    narrow = {"Authorization": f"Bearer {secret}"}
+    for verb, body in (("label", {"verdict": "pass"}), ("skip", {"reason": "unclear"}), ("undo", None)):
+        answer = APIClient().post(f"/api/v1/reviews/{item['id']}/{verb}/", body, headers=narrow)
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), verb
+    assert not Label.objects.exists() and ReviewItem.objects.get(pk=item["id"]).state == ItemState.OPEN
+    assert client_of(reviewer).post(f"/api/v1/reviews/{item['id']}/label/", {"verdict": "pass"}).status_code == 201

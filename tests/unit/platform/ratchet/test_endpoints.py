@@ -99,6 +99,11 @@ def test_an_etag_saves_the_answer_and_guards_the_change():
     assert ask("put", body={"name": "b"}, **{"If-Match": tag}).status_code == 200
     lost = ask("put", body={"name": "b"}, **{"If-Match": '"another"'})
     assert (lost.status_code, lost.data["code"]) == (412, "precondition_failed")
+    for garbage in ("", tag.strip('"'), f'"x", {tag}x', "W/", "*, *", '"'):
+        refused = ask("put", body={"name": "b"}, **{"If-Match": garbage})
+        assert (refused.status_code, refused.data["code"]) == (400, "invalid"), garbage
+    for right in ("*", f'"other", {tag}', f" {tag} "):
+        assert ask("put", body={"name": "b"}, **{"If-Match": right}).status_code == 200
 
 
 def test_a_deprecated_endpoint_says_so_in_every_answer():

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from django.db import IntegrityError
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
@@ -10,7 +11,7 @@ from rest_framework.permissions import AllowAny
 from rest_framework.response import Response
 from rest_framework.test import APIRequestFactory, force_authenticate
 
-from apps.accounts.models import IdempotencyKey, User
+from apps.accounts.models import IdempotencyKey, Membership, Project, Role, User
 from ratchet.endpoints import Endpoint
 
 pytestmark = pytest.mark.django_db
@@ -114,3 +115,34 @@ def test_a_refusal_is_remembered_as_a_problem(things, user: User) -> None:
 
 def test_a_key_too_long_is_refused(things, user: User) -> None:
     assert post(things, user, {}, "k" * 201).data["code"] == "idempotency_key_invalid"
+
+
+def test_an_answer_is_not_replayed_to_who_lost_the_right_to_it(things, user: User) -> None:
+    project = Project.objects.create(slug="lab", title="Lab")
+    member = Membership.objects.create(project=project, user=user, role=Role.ENGINEER)
+    post(things, user, {"a": 1}, "k1")
+    for role, status in ((Role.ADMIN, 201), (Role.VIEWER, 403), (Role.ENGINEER, 201)):
+        Membership.objects.filter(pk=member.pk).update(role=role)
+        assert post(things, user, {"a": 1}, "k1").status_code == status
+    member.delete()
+    refused = post(things, user, {"a": 1}, "k1")
+    assert (refused.status_code, refused.data["code"]) == (403, "forbidden")
+    assert len(things.made) == 1
+
+
+def test_an_answer_to_a_superuser_is_not_replayed_to_who_is_none_any_more(things, user: User) -> None:
+    user.is_superuser = True
+    user.save()
+    post(things, user, {"a": 1}, "k1")
+    user.is_superuser = False
+    user.save()
+    assert post(things, user, {"a": 1}, "k1").status_code == 403
+
+
+def test_a_key_that_a_refusal_frees_at_that_moment_is_a_conflict(things, user: User, monkeypatch) -> None:
+    def taken(**_):
+        raise IntegrityError  # the row was there, and is gone when it is read
+
+    monkeypatch.setattr(IdempotencyKey.objects, "create", taken)
+    refused = post(things, user, {"a": 1}, "k1")
+    assert (refused.status_code, refused.data["code"]) == (409, "idempotency_in_flight")

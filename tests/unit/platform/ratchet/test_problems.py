@@ -1,7 +1,9 @@
 """Errors of the API as problem documents."""
 
 from django.core.exceptions import PermissionDenied
+from django.db import IntegrityError, OperationalError
 from django.http import Http404
+from psycopg.errors import DeadlockDetected
 from rest_framework import exceptions, serializers
 from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
@@ -78,3 +80,27 @@ def test_body_is_json_of_the_problem() -> None:
     response.renderer_context = {}
     assert b'"errors":[{"path":"3.prompt","message":"missing"}]' in response.render().content
     assert response["Content-Type"] == "application/problem+json"
+
+
+def test_a_lost_race_is_a_conflict_and_a_database_that_is_away_is_not() -> None:
+    deadlock = OperationalError("deadlock detected")
+    deadlock.__cause__ = DeadlockDetected()
+    for error in (IntegrityError("duplicate key"), deadlock):
+        response = handled(error)
+        assert (response.status_code, response.data["code"]) == (409, "conflict")
+        assert "duplicate" not in response.data["detail"]
+    assert problem_handler(OperationalError("server closed the connection"), {}) is None
+
+
+def test_what_breaks_below_api_is_a_problem_and_elsewhere_a_page(client, monkeypatch) -> None:
+    client.raise_request_exception = False
+
+    def broken(*_, **__):
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr("apps.accounts.api.views.TokenList.initial", broken)
+    response = client.get("/api/v1/tokens/")
+    assert (response.status_code, response["Content-Type"]) == (500, "application/problem+json")
+    assert response.json()["code"] == "internal_error" and b"secret" not in response.content
+    monkeypatch.setattr("ratchet.pages.render", broken)
+    assert "text/html" in client.get("/nothing/here/")["Content-Type"]
