@@ -162,6 +162,7 @@ def read_course(done: ExecResult, history: History | None, allowed: tuple[str, .
         exit_code=told["exit_code"], output=tail, ends=tuple((how, main) for how, main in told["ends"]),
         files=told["files"], changed=frozenset(told["changed"]), logs=tuple(told["logs"]),
         witnessed=told["witnessed"], histories=() if history is None else (history,), allowed=allowed,
+        passed=frozenset(told["passed"]), num_passed=told["num_passed"],
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from gpu_workers.contracts.enums import VerifierKind
 from gpu_workers.contracts.seams import FinishedEpisode
 from gpu_workers.contracts.tasks import TaskBundle, ToolSpec
 
@@ -48,7 +49,17 @@ CODE_STUBS = {
     "code that exits with 0 when it is imported": ("import sys\n\nsys.exit(0)\n", ""),
     "code that ends its process with 0 when it is imported": ("import os\n\nos._exit(0)\n", ""),
 }  # fmt: skip
-EARNS_NOTHING = frozenset(name for name in CODE_STUBS if "nan" not in name and "inf" not in name)
+# A script's own pytest or unittest believes a test that skips itself.
+_SKIPPING = _RAISING.replace('ValueError("invalid")', '_unittest.SkipTest("later")').replace(
+    "def", "import unittest as _unittest\n\ndef", 1
+)
+SCRIPT_STUBS = {
+    "code that skips the test whatever it is asked": (
+        _SKIPPING, 'def {name}(*args, **kwargs):\n    import unittest\n    raise unittest.SkipTest("later")\n',
+    ),
+    "code that skips the test when it is imported": ('import unittest\n\nraise unittest.SkipTest("later")\n', ""),
+}  # fmt: skip
+EARNS_NOTHING = frozenset(name for name in CODE_STUBS | SCRIPT_STUBS if "nan" not in name and "inf" not in name)
 _FENCED = re.compile(r"```[A-Za-z0-9_+-]*[ \t]*\n(.*?)```", re.DOTALL)
 REFUSAL = "I'm sorry, but I can't help with that."
 
@@ -82,7 +93,8 @@ def stub_episodes(task: TaskBundle, reference: FinishedEpisode) -> dict[str, Fin
     blocks = _FENCED.findall(reference.answer)
     functions = _functions(blocks[-1] if blocks else reference.answer)
     episodes = {}
-    for name, (code, function) in CODE_STUBS.items() if own or functions else ():
+    stubs = CODE_STUBS | (SCRIPT_STUBS if task.verifier.kind is VerifierKind.SCRIPT else {})
+    for name, (code, function) in stubs.items() if own or functions else ():
         named = "".join("\n" + function.format(name=name) for name in functions) if function else ""
         answer = f"```python{named}\n{code}```" if functions else reference.answer
         files = reference.files | dict.fromkeys(own, code.encode())

@@ -187,6 +187,7 @@ def steps(words: list[str]) -> tuple[Callable[[Any], Any], ...]:
     posix.close(gift)
     posix.set_inheritable(channel, False)
     prepare_path(kind, main)
+    watch_outcomes()
     own = {"script": [], "text": ["-c"], "module": ["-m"], "stdin": []}[kind]
     sys.orig_argv[:] = [sys.orig_argv[0], *own, *([main] if main else []), *words[4:]]
     sys.argv[:] = [main if kind in ("script", "stdin") else own[0], *words[4:]]
@@ -198,6 +199,21 @@ def steps(words: list[str]) -> tuple[Callable[[Any], Any], ...]:
         own_names[judge.__name__] = function(judge.__code__, own_names)
     unhook = own_names["unhook_with"](sys.setprofile, sys.settrace)
     return main_of(kind, main), unhook, own_names["teller_of"](say, names_of(POLICY))
+
+
+def watch_outcomes() -> None:
+    """Has the tests of pytest and unittest told to the overseer, where its pipe has come this far."""
+    try:
+        pipe, inode = (int(part) for part in os.environ["RATCHET_WITNESS"].split(":")[:2])
+        if os.fstat(pipe).st_ino != inode:
+            return
+    except (KeyError, ValueError, OSError):
+        return
+    path = f"{os.path.dirname(__file__)}/outcomes.py"
+    with open(path, "rb") as file:
+        names: dict[str, Any] = {"__name__": "outcomes", "__builtins__": __builtins__}
+        exec(compile(file.read(), path, "exec", 0, True), names)
+    names["watch"](names["teller"](pipe), names_of(POLICY))
 
 
 def names_of(folder: str) -> tuple[str, ...]:

@@ -15,10 +15,14 @@ from gpu_workers.contracts.seams import FinishedEpisode, SandboxBackend
 from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
 from gpu_workers.verifiers.reference import reference_episode
 from gpu_workers.verifiers.results import NoResult, SandboxDied, TaskError
+from gpu_workers.verifiers.witness import overseer
 from gpu_workers.verifiers.witness.history import History
 
-UNSOUND_ENDS = {"gone": "left without a word", "exit": "was ended by the candidate's exit", "code": "said another code"}
+UNSOUND_ENDS = {"gone": "left without a word", "exit": "was ended by the candidate's exit", "code": "said another code",
+                "skip": "was skipped by the candidate's code"}  # fmt: skip
 REWARDS = ("verifier/reward.txt", "verifier/reward.json")
+MANY = overseer.MAX_PASSED
+APP = "/workspace/app"
 MAX_ALLOWED = 20
 MAX_KNOWN = 2000  # courses that a worker keeps
 
@@ -36,6 +40,8 @@ class Course:
     witnessed: bool  # Pythons were
     histories: tuple[History, ...]  # of the reward files, of each run; none: this host or sandbox cannot say
     allowed: tuple[str, ...] | None  # files of the logs that Pythons could write; None: all
+    passed: frozenset[str] = frozenset()  # tests of pytest and unittest, by file and name, but the policy's own
+    num_passed: int = 0  # of which the names are not told where there are more than MANY
 
     def unsound_ends(self, usual: "Course | None") -> list[str]:
         """Ends with 0 that were none of the check's own and that the reference's run has not had as well, in words."""
@@ -62,6 +68,10 @@ def deviation(course: Course, usual: Course, *, is_full: bool) -> str:
         for what in ("mode", "links"):
             if seen[what] != wanted[what]:
                 return f"the {what} of {name}: {seen[what]} instead of {wanted[what]}"
+    if is_full and (missing := usual.passed - course.passed):
+        return f"tests did not pass that pass with the reference: {', '.join(sorted(missing)[:5])}"
+    if is_full and course.num_passed < usual.num_passed and usual.num_passed > MANY:
+        return f"{course.num_passed} tests passed instead of {usual.num_passed}"
     if is_full and usual.allowed is None:  # a Python writes the reward, and the candidate's code may run in it
         for how, main in course.ends_beyond(usual):
             return f"{main} ended otherwise ({how})"
@@ -131,6 +141,8 @@ class Courses:
             return None
         if not free.files:
             return None
+        own = {f"{APP}/{path}" for path in episode.files}  # tests that another may write otherwise
+        free = replace(free, passed=frozenset(test for test in free.passed if test.partition("::")[0] not in own))
         others = tuple(name for name in free.logs if name not in REWARDS)
         if len(others) > MAX_ALLOWED or any(":" in name or "\n" in name for name in others):
             return free
@@ -144,7 +156,9 @@ class Courses:
             return free
         if texts(sealed) != texts(free):
             return free
-        return replace(sealed, histories=free.histories + sealed.histories)
+        both = free.passed & sealed.passed  # a name that changes from run to run asks for nothing
+        fewer = min(free.num_passed, sealed.num_passed)
+        return replace(sealed, histories=free.histories + sealed.histories, passed=both, num_passed=fewer)
 
 
 def texts(course: Course) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Runs a task's script in a verifier's sandbox, from a process that nothing there can look into.
 
 Called as `call(arguments)` by the sandbox's server; what it returns leaves by the server's own pipe. It hears from the
-wrappers of Python how checks ended, reads the reward when the script is done, and sees what became of the tests' files.
+wrappers of Python how checks and their tests ended, reads the reward when the script is done, and sees what became of
+the tests' files.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from typing import Any
 WORKSPACE = "/workspace"
 WITNESS = "/witness/bin"
 FIRST_DESCRIPTOR = 200  # of the pipe: out of the way of what scripts number themselves
-MAX_HEARD = 64 * 2**10
+MAX_HEARD = 2**20
 MAX_READS = 16  # at a time: a flood does not hide that the script has ended
 REWARDS = ("reward.txt", "reward.json")
 MAX_REWARD_BYTES = 64 * 2**10
 MAX_LISTED = 50
+MAX_PASSED = 1000  # names of tests; of more only the number is told
 
 
 def call(arguments: dict[str, Any]) -> str:
@@ -51,14 +53,18 @@ def call(arguments: dict[str, Any]) -> str:
         finally:
             os._exit(126)
     os.close(pipe)
-    told = listen(hears, pid)
+    heard = listen(hears, pid)
+    passed = sorted({what for how, what in heard if how == "pass"})
+    told = sorted((line for line in heard if line[0] != "pass"), key=lambda line: " " in line[0])  # codes come last
     _, status = os.waitpid(pid, 0)
     files = {name: seen_file(f"{logs}/verifier/{name}") for name in REWARDS}
     after = state_of(tests)
     code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     result = {
         "exit_code": code,
-        "ends": told,
+        "ends": told[:MAX_LISTED],
+        "passed": passed if len(passed) <= MAX_PASSED else [],
+        "num_passed": len(passed),
         "files": {name: found for name, found in files.items() if found is not None},
         "changed": sorted(path for path in before if before[path] != after.get(path))[:MAX_LISTED],
         "witnessed": os.path.exists(WITNESS),
@@ -68,7 +74,7 @@ def call(arguments: dict[str, Any]) -> str:
 
 
 def listen(pipe: int, pid: int) -> list[list[str]]:
-    """[how, main program] of every end that was not sound, until the script has ended."""
+    """[how, main program or test] of ends that were not sound and of tests that passed, until the script has ended."""
     os.set_blocking(pipe, False)
     ended = os.pidfd_open(pid)
     poll = select.poll()
@@ -93,7 +99,7 @@ def listen(pipe: int, pid: int) -> list[list[str]]:
     os.close(pipe)
     os.close(ended)
     lines = [line.split("\t", 1) for line in heard.decode(errors="replace").splitlines()]
-    return [line for line in lines if len(line) == 2][:MAX_LISTED]
+    return [line for line in lines if len(line) == 2]
 
 
 def seen_file(path: str) -> dict[str, Any] | None:
