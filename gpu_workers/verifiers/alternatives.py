@@ -6,8 +6,9 @@ Working, dates, units, equations and ranges before a conclusion are none.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
+
+from gpu_workers.verifiers.offers import Value, offered
 
 MAX_GAP = 60  # characters between two values
 MAX_RUN = 100  # values that are looked at
@@ -17,6 +18,7 @@ _MAYBE = r"(?:\s*\b(?:maybe|perhaps|possibly|even|else|rather|alternatively|at (
 _OR = re.compile(rf"{_UNIT}\s*,?\s*{_MAYBE}\s*\b(?:or|otherwise|alternatively)\b\s*,?{_MAYBE}\s*[-+]?[$€£¥]?\s*", re.I)
 _SEPARATOR = re.compile(rf"{_UNIT}\s*(?:[,;|/]|,?\s*(?:\band\b(?:\s*/\s*or\b)?|&))\s*[-+]?[$€£¥]?\s*", re.I)
 _LINE = re.compile(r"\s*\n\s*(?:[-•+]|\d+[.)])?\s*")
+_BOLD = re.compile(r"\s*\*\*\s+\*\*\s*")
 _RANGE = re.compile(r"\s*(?:-|–|—|\bto\b|\.\.\.?|…)\s*", re.I)
 _UNIT_BEHIND = re.compile(_UNIT)
 _MONTH = re.compile(
@@ -25,21 +27,13 @@ _MONTH = re.compile(
 _DATE = re.compile(r"\b\d{4}([-/.])\d{1,2}\1\d{1,2}\b|\b\d{1,2}([-/.])\d{1,2}\2\d{4}\b")
 
 
-@dataclass(frozen=True)
-class Value:
-    """A value that an answer gives, with its place there."""
-
-    text: str
-    start: int
-    end: int
-    number: Decimal | None = None
-
-
 def alternatives(answer: str, values: Sequence[Value]) -> list[str]:
     """The texts among which the end of an answer leaves the choice; empty where it commits itself to its last value.
 
     `values`: all in order of their places.
     """
+    if listed := offered(answer, values[-MAX_RUN:]):
+        return [value.text for value in listed]
     run = list(values[-1:])
     how: list[str] = []  # what stands between them
     for value in reversed(values[-MAX_RUN:-1]):
@@ -68,6 +62,8 @@ def _kind(answer: str, one: Value, other: Value, gap: str) -> str:
     if len(gap) > MAX_GAP:
         return ""
     bare = _MARKUP.sub(" ", gap)
+    if _BOLD.fullmatch(gap):
+        return "separator"
     if "\n" in gap and _LINE.fullmatch(bare):
         return "line"
     if "\n" in gap.strip():
