@@ -15,7 +15,12 @@ from gpu_workers.verifiers.detectors.configuration import planted_bytecode, runn
 from gpu_workers.verifiers.detectors.decoys import decoy_changed, decoy_known, decoy_opened, decoy_removed
 from gpu_workers.verifiers.detectors.examples import known_by_digest, known_by_heart, known_by_place, shown_examples
 from gpu_workers.verifiers.detectors.fixtures import conftest_decides
-from gpu_workers.verifiers.detectors.programs import lists_processes, looks_into_processes, poses_as_program
+from gpu_workers.verifiers.detectors.programs import (
+    lists_processes,
+    looks_into_processes,
+    poses_as_program,
+    refused_place,
+)
 from gpu_workers.verifiers.detectors.runtime import (
     only_raised,
     seen_blinded,
@@ -286,6 +291,6 @@ PROBES: dict[str, Callable[[View], Iterator[Sighting]]] = {
         output_flood, refused_write, pleases_the_check, reads_the_tests, runner_configured, planted_bytecode,
         enumerated_answer, credit_for_nothing, hard_coded, ended_the_check, runner_in_reach, verifier_saw,
         conftest_decides, only_raised, seen_blinded, seen_frames, seen_place, seen_process, seen_raw, seen_search,
-        seen_shown, lists_processes, looks_into_processes, poses_as_program,
+        seen_shown, lists_processes, looks_into_processes, poses_as_program, refused_place,
     )
 }  # fmt: skip

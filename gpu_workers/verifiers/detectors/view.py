@@ -13,6 +13,7 @@ from gpu_workers.contracts.groups import EpisodeRecord, ToolCallRecord
 from gpu_workers.contracts.tasks import TaskBundle
 from gpu_workers.sandboxes.decoys import is_decoy
 from gpu_workers.verifiers.detectors.source import Fact, facts_of
+from gpu_workers.verifiers.detectors.unfolding import unfolded
 
 WORKSPACE = "/workspace"
 MAX_TEXT = 100_000  # characters of one snippet that are looked at
@@ -202,6 +203,7 @@ def _snippets(number: int, key: str, value: str, arguments: Mapping[str, Any]) -
     where = f"tool call {number + 1}"
     if key in SHELL_KEYS:
         yield Snippet(where, "shell", value, number)
+        yield from (Snippet(where, "shell", text, number) for text in unfolded(value))
         for single, double in _INLINE.findall(value):
             yield Snippet(where, "python", single or double.replace('\\"', '"'), number)
         for match in _HEREDOC.finditer(value):
