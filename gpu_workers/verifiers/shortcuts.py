@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu_workers.contracts.enums import VerifierKind
 from gpu_workers.contracts.seams import FinishedEpisode
-from gpu_workers.contracts.tasks import TaskBundle, ToolSpec
+from gpu_workers.contracts.tasks import TaskBundle, ToolSpec, VerifierSpec
 
 # A module whose every function answers the same, whatever it is asked; as a script it prints that.
 _STUB = """
@@ -59,7 +59,21 @@ SCRIPT_STUBS = {
     ),
     "code that skips the test when it is imported": ('import unittest\n\nraise unittest.SkipTest("later")\n', ""),
 }  # fmt: skip
-EARNS_NOTHING = frozenset(name for name in CODE_STUBS | SCRIPT_STUBS if "nan" not in name and "inf" not in name)
+# Tried only where a fail may earn a part: what a function returns that does nothing.
+_FIRST = "args[0] if args else next(iter(kwargs.values()), None)"
+PARTIAL_STUBS = {
+    f"code that answers {name} whatever it is asked": (
+        _STUB.replace("print({value})", "print()" if value == _FIRST else "print({value})").format(value=value),
+        f"def {{name}}(*args, **kwargs):\n    return {value}\n",
+    )
+    for name, value in {
+        "{}": "dict()", "[]": "[]", "an empty text": '""', "0": "0", "False": "False", "True": "True",
+        "its first argument": _FIRST,
+    }.items()
+}  # fmt: skip
+EARNS_NOTHING = frozenset(
+    name for name in CODE_STUBS | SCRIPT_STUBS | PARTIAL_STUBS if "nan" not in name and "inf" not in name
+)
 _FENCED = re.compile(r"```[A-Za-z0-9_+-]*[ \t]*\n(.*?)```", re.DOTALL)
 REFUSAL = "I'm sorry, but I can't help with that."
 
@@ -94,12 +108,20 @@ def stub_episodes(task: TaskBundle, reference: FinishedEpisode) -> dict[str, Fin
     functions = _functions(blocks[-1] if blocks else reference.answer)
     episodes = {}
     stubs = CODE_STUBS | (SCRIPT_STUBS if task.verifier.kind is VerifierKind.SCRIPT else {})
+    stubs |= PARTIAL_STUBS if gives_parts(task.verifier) else {}
     for name, (code, function) in stubs.items() if own or functions else ():
         named = "".join("\n" + function.format(name=name) for name in functions) if function else ""
         answer = f"```python{named}\n{code}```" if functions else reference.answer
         files = reference.files | dict.fromkeys(own, code.encode())
         episodes[name] = replace(reference, answer=answer, files=files)
     return episodes
+
+
+def gives_parts(spec: VerifierSpec) -> bool:
+    """Whether a fail may earn something, as far as the verifier's settings say; what a program says is not known."""
+    if spec.kind is VerifierKind.COMPOSITE:
+        return bool(spec.config.get("partial")) or any(gives_parts(part.verifier) for part in spec.parts)
+    return spec.kind is VerifierKind.PROGRAM or bool(spec.config.get("partial"))
 
 
 def _functions(code: str) -> list[str]:

@@ -94,6 +94,16 @@ TESTED = {
     ),
     "any answer": ("assert total([1, 5]) != 7", {}, False, "None whatever it is asked should fail, but it passes"),
     "infinity": ("assert total([1, 5]) > 5", {"isolation": "shared"}, False, "answers inf"),
+    "zero earns a part": (
+        "assert total([]) == 0\ndef test_b(): assert total([1, 5]) == 6", {"partial": True}, False, r"0 whatever.*earns"
+    ),
+    "an argument handed back earns a part": (
+        "assert total([]) in ([], 0)\ndef test_b(): assert total([7, 1]) == 8", {"partial": True}, False, r"earns 0.5"
+    ),
+    "parts that ask": (
+        "assert total([1, 3]) == 4\ndef test_b(): assert total([1, 5]) == 6", {"partial": True}, True, ""
+    ),
+    "zero without parts": ("assert total([]) == 0\ndef test_b(): assert total([1, 5]) == 6", {}, True, ""),
     "vacuous": (
         "total([])\ndef test_b(): assert total([1, 5]) == 6", {"partial": True}, False, r"earns 0.5.*test_it::test"
     ),
