@@ -10,7 +10,7 @@ function done(source) {
   else location.reload();
 }
 
-const heading = (source) => source.dataset.ifMatch ? { "If-Match": source.dataset.ifMatch } : {};
+const heading = (source) => source.dataset.ifMatch ? { "If-Match": `"${source.dataset.ifMatch}"` } : {};
 
 addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-post]");
