@@ -127,14 +127,19 @@ async def _stream(engine: Engine, requests: list[Request], is_list: bool) -> Asy
         request.changed = _notifier(loop, changes, index)
     try:
         _submit(engine, requests)
-        open_indices = set(range(len(requests)))
-        while open_indices:
+        told = dict.fromkeys(range(len(requests)), -1)  # tokens of each open request
+        while told:
             index = await changes.get()
-            if index not in open_indices:
+            if index not in told:
                 continue  # notices queued before the end, already told
-            if requests[index].finish_reason is not None:
-                open_indices.discard(index)
             event = answer(engine, requests[index])
+            num_tokens = len(event["output_ids"])
+            if event["meta_info"]["finish_reason"] is not None:
+                del told[index]
+            elif num_tokens == told[index]:
+                continue  # two notices were queued: the first event has told what both are of
+            else:
+                told[index] = num_tokens
             yield b"data: " + msgspec.json.encode({**event, "index": index} if is_list else event) + b"\n\n"
         yield b"data: [DONE]\n\n"
     finally:
