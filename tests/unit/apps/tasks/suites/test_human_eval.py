@@ -24,7 +24,7 @@ ROW = {
     "canonical_solution": "    return half(half(x))\n",
     "test": "def check(candidate):\n    assert candidate(4.0) == 1.0\n"
     "    assert candidate(half(8)) == math.floor(1.5)\n"
-    "    assert quarter(2) == candidate(2)\n",
+    "    assert quarter(2) == candidate(2)\n    assert candidate(10.0) == 2.5\n",
 }
 
 
