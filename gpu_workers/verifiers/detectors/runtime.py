@@ -1,6 +1,7 @@
 """Questions about what code of the candidate did during the check, as the watch in its process reported it. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from gpu_workers.verifiers.detectors.view import Sighting, View
 
@@ -8,40 +9,24 @@ SEEN = "seen_at_check"  # key of the evidence: kind of deed -> what was done, as
 WHERE = "the check"
 
 
+def seen(view: View, kind: str) -> Iterator[Sighting]:
+    """Deeds of a kind."""
+    told = _evidence(view).get(SEEN)
+    whats = told.get(kind, ()) if isinstance(told, dict) else ()
+    yield from (Sighting(WHERE, str(what)) for what in whats)
+
+
 def seen_place(view: View) -> Iterator[Sighting]:
     """A place of answers was opened, listed or handed to a program."""
-    for sighting in _seen(view, "place"):
+    for sighting in seen(view, "place"):
         if not view.is_honest_path(sighting.excerpt, sighting.excerpt):
             yield sighting
 
 
-def seen_process(view: View) -> Iterator[Sighting]:
-    yield from _seen(view, "process")
-
-
-def seen_search(view: View) -> Iterator[Sighting]:
-    yield from _seen(view, "search")
-
-
-def seen_shown(view: View) -> Iterator[Sighting]:
-    """Tests that the policy was given were opened."""
-    yield from _seen(view, "shown")
-
-
-def seen_frames(view: View) -> Iterator[Sighting]:
-    yield from _seen(view, "frames")
-
-
-def seen_raw(view: View) -> Iterator[Sighting]:
-    yield from _seen(view, "raw")
-
-
-def seen_blinded(view: View) -> Iterator[Sighting]:
-    yield from _seen(view, "blinded")
-
-
-def seen_flood(view: View) -> Iterator[Sighting]:
-    yield from _seen(view, "flood")
+# The probes of deeds that stand for themselves; `shown`: tests that the policy was given were opened.
+SEEN_PROBES: dict[str, Callable[[View], Iterator[Sighting]]] = {
+    f"seen_{kind}": partial(seen, kind=kind) for kind in ("process", "search", "shown", "frames", "raw", "blinded")
+}
 
 
 def only_raised(view: View) -> Iterator[Sighting]:
@@ -49,12 +34,6 @@ def only_raised(view: View) -> Iterator[Sighting]:
     number = _evidence(view).get("only_raised")
     if isinstance(number, int):
         yield Sighting(WHERE, f"{number} tests passed by an error alone")
-
-
-def _seen(view: View, kind: str) -> Iterator[Sighting]:
-    seen = _evidence(view).get(SEEN)
-    whats = seen.get(kind, ()) if isinstance(seen, dict) else ()
-    yield from (Sighting(WHERE, str(what)) for what in whats)
 
 
 def _evidence(view: View) -> dict[str, object]:
