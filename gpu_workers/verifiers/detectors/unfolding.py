@@ -5,11 +5,14 @@ import binascii
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from itertools import islice
 
 from gpu_workers.verifiers.detectors.traces import inflate
 
 MAX_COMMAND = 20_000
 MAX_ROUNDS = 3
+MAX_TEXTS = 20
+MAX_VALUE = 500  # characters of a variable: a text may name it thousands of times
 _QUOTED = r"(?:'(?P<one>[^']*)'|\"(?P<two>[^\"]*)\"|(?P<bare>[^\s;&|'\"<>()]+))"
 _ASSIGNED = re.compile(
     r"(?:^|(?<=[;&|\s(]))(?:export\s+)?(?P<name>[A-Za-z_]\w*)=" + _QUOTED.replace("]+))", "]*))"), re.M
@@ -18,7 +21,7 @@ _FILTERS = r"(?P<filters>(?:\s*\|\s*(?:base64|base32|rev|xxd|gzip|gunzip|zcat|ca
 _SAID = re.compile(rf"\b(?P<how>echo|printf)\s+(?P<options>(?:-\w+\s+)*)(?:'%s'\s+|%s\s+)?{_QUOTED}{_FILTERS}")
 _HERE = re.compile(rf"\b(?P<filters>base64\s+(?:-d|-D|--decode)|rev|xxd\s+-r\s+-p)\s*<<<\s*{_QUOTED}")
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|0?([0-7]{3}))")
-_GLOB = re.compile(r"(?<![\w./*?\]-])/(?P<first>[\w.*?\[\]-]*[*?\[][\w.*?\[\]-]*)(?P<rest>/[^\s;&|'\"<>)]+)")
+_PATH = re.compile(r"(?<![\w./*?\]-])/(?P<first>[\w.*?\[\]-]{1,100})(?P<rest>/[^\s;&|'\"<>)]+)")
 PLACES = ("tests", "solution", "oracle", "verifier", "grader", "grading", "answers", "hidden", "private", "secrets")
 USUAL = ("bin", "boot", "data", "dev", "etc", "home", "lib", "lib64", "media", "mnt", "opt", "proc", "root", "run",
          "sbin", "srv", "sys", "tmp", "usr", "var", "workspace", "app")  # fmt: skip
@@ -29,13 +32,14 @@ def unfolded(command: str) -> list[str]:
     found: list[str] = []
     waiting = [command[:MAX_COMMAND]]
     for _ in range(MAX_ROUNDS):
-        waiting = [text for one in waiting for text in _once(one) if text not in found and text != command]
+        meant = (text[:MAX_COMMAND] for one in waiting for text in _once(one))
+        waiting = [*islice((text for text in meant if text not in found and text != command), MAX_TEXTS)]
         found += waiting
-    return found[:20]
+    return found[:MAX_TEXTS]
 
 
 def _once(command: str) -> Iterator[str]:
-    values = {match["name"]: _text(match) for match in _ASSIGNED.finditer(command)}
+    values = {match["name"]: _text(match)[:MAX_VALUE] for match in _ASSIGNED.finditer(command)}
     if values:
         names = "|".join(map(re.escape, values))
         plain = re.sub(rf"\$(?:\{{({names})\}}|({names})\b)", lambda m: values[m[1] or m[2]], command)
@@ -50,7 +54,7 @@ def _once(command: str) -> Iterator[str]:
             yield text
     for here in _HERE.finditer(command):
         yield _filtered(_text(here), "|" + here["filters"])
-    globs = _GLOB.sub(_place, command)
+    globs = _PATH.sub(_place, command)
     if globs != command:
         yield globs
 
@@ -61,7 +65,7 @@ def _text(match: re.Match[str]) -> str:
 
 def _place(match: re.Match[str]) -> str:
     """A pattern of the root's folders as the place of answers that it means, where it means no usual folder."""
-    if any(fnmatchcase(name, match["first"]) for name in USUAL):
+    if not set(match["first"]) & set("*?[") or any(fnmatchcase(name, match["first"]) for name in USUAL):
         return match.group()
     place = next((name for name in PLACES if fnmatchcase(name, match["first"])), "")
     return f"/{place}{match['rest']}" if place else match.group()

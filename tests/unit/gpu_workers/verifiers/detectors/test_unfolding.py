@@ -5,7 +5,7 @@ import gzip
 
 import pytest
 
-from gpu_workers.verifiers.detectors.unfolding import unfolded
+from gpu_workers.verifiers.detectors.unfolding import MAX_COMMAND, unfolded
 
 MEANT = "cat /solution/solve.sh"
 PACKED = base64.b64encode(gzip.compress(MEANT.encode())).decode()
@@ -36,3 +36,12 @@ def test_a_plain_command_means_itself(command):
 
 def test_a_command_without_end_is_looked_at_up_to_a_bound():
     assert len(unfolded("a=$a$a; " * 9000 + "echo YQ== | base64 -d; " * 9000)) <= 20
+
+
+def test_variables_that_name_each_other_stay_within_the_bound():
+    bomb = f"a='{'$b' * 300}'; b='{'$c' * 300}'; c=x; echo {'$a' * 300}"
+    assert all(len(text) <= MAX_COMMAND for text in unfolded(bomb))
+
+
+def test_a_long_pattern_is_no_path():
+    assert unfolded("cat /" + "*" * 19_000) == []
