@@ -82,6 +82,7 @@ def refused_place(view: View) -> Iterator[Sighting]:
 
 def _through_processes(view: View, wanted: re.Pattern[str]) -> Iterator[Sighting]:
     for snippet in view.actions:
-        if snippet.kind == "shell" and _ALL.search(snippet.text) and (found := wanted.search(snippet.text)):
-            number = snippet.text.count("\n", 0, found.start()) + 1
-            yield Sighting(snippet.where, snippet.line(number) or found.group(), number)
+        if snippet.kind == "shell" and any(_ALL.search(line) for _, line in snippet.lines):
+            seen = next(((line, number) for number, line in snippet.lines if wanted.search(line)), None)
+            if seen is not None:
+                yield Sighting(snippet.where, *seen)
