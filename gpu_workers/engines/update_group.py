@@ -1,0 +1,116 @@
+"""The process group over which weights are broadcast: rank 0 sends, every engine is a further rank.
+
+SGLang forms it beside its own default group, which no public call of torch does. It and every trainer that sends to it
+use the helper named here, so that all ranks agree on the keys in the store and on one backend a device.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _new_process_group_helper, _world
+
+FLATTENED = "flattened_bucket"  # SGLang's name of a bucket that is sent as one tensor of bytes
+
+
+class GroupError(RuntimeError):
+    """A group that could not be formed or used; the message says what failed."""
+
+
+@dataclass(frozen=True)
+class UpdateGroup:
+    """A member of the group `name`."""
+
+    name: str
+    process_group: dist.ProcessGroup
+    store: dist.Store  # rank 0 serves it: the group lives no longer
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """From rank 0 to all, in place. Blocks; raises GroupError when a peer is gone or the time is up."""
+        options = dist.BroadcastOptions()
+        options.rootRank = options.rootTensor = 0
+        try:
+            self.process_group.broadcast([tensor], options).wait()
+            if tensor.is_cuda:
+                torch.cuda.synchronize(tensor.device)
+        except RuntimeError as error:
+            raise GroupError(f"broadcast over group {self.name} failed: {_first_line(error)}") from error
+
+    def leave(self) -> None:
+        """Close the connections; peers that wait for this rank are told. Never raises."""
+        try:
+            dist.destroy_process_group(self.process_group)
+        except (RuntimeError, ValueError):
+            _world.pg_map.pop(self.process_group, None)
+
+
+def join(
+    *, address: str, port: int, rank: int, world_size: int, name: str, backend: str, timeout_seconds: float
+) -> UpdateGroup:
+    """Meet the other ranks at rank 0's store. Blocks until all are there; raises GroupError.
+
+    `timeout_seconds` bounds the meeting and each later broadcast.
+    """
+    if not 0 <= rank < world_size:
+        raise GroupError(f"rank {rank} is outside a group of {world_size}")
+    timeout = timedelta(seconds=timeout_seconds)
+    try:
+        store = dist.TCPStore(address, port, world_size, is_master=rank == 0, timeout=timeout, wait_for_workers=False)
+        prefixed = dist.PrefixStore(name, store)
+        group, _ = _new_process_group_helper(
+            world_size, rank, [], dist.Backend(backend), prefixed, group_name=name, timeout=timeout
+        )
+        _world.pg_group_ranks[group] = {member: member for member in range(world_size)}
+    except (RuntimeError, ValueError, AssertionError, AttributeError) as error:
+        raise GroupError(
+            f"group {name} ({backend}) could not be formed at {address}:{port}: {_first_line(error)}"
+        ) from error
+    return UpdateGroup(name, group, store)
+
+
+def use_interface(name: str) -> None:
+    """Bind the sender's side of gloo and NCCL to one network interface, e.g. eth1; empty leaves the choice to them."""
+    if name:
+        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = name
+
+
+def backend_of(device: torch.device) -> str:
+    """nccl between GPUs, gloo between CPUs."""
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
+def views(flat: torch.Tensor, dtypes: Sequence[str], shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    """The tensors that lie one after the other in `flat`, uint8 [N]. Raises GroupError when they do not fill it."""
+    found, start = list[torch.Tensor](), 0
+    for name, shape in zip(dtypes, shapes, strict=True):
+        dtype = dtype_of(name)
+        num_bytes = torch.Size(shape).numel() * dtype.itemsize
+        if start % dtype.itemsize:
+            raise GroupError(f"a {name} tensor begins at byte {start}, which is no multiple of its size")
+        found.append(flat[start : start + num_bytes].view(dtype).reshape(tuple(shape)))
+        start += num_bytes
+    if start != flat.numel():
+        raise GroupError(f"the tensors take {start} bytes of {flat.numel()}")
+    return found
+
+
+def num_bytes_of(dtypes: Sequence[str], shapes: Sequence[Sequence[int]]) -> int:
+    """Of all these tensors. Raises GroupError for an unknown dtype or a negative length."""
+    if any(length < 0 for shape in shapes for length in shape):
+        raise GroupError("a tensor has a negative length")
+    return sum(torch.Size(s).numel() * dtype_of(name).itemsize for name, s in zip(dtypes, shapes, strict=True))
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """`bfloat16` and the like. Raises GroupError."""
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise GroupError(f"{name!r} is no dtype")
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
