@@ -226,7 +226,8 @@ class PolicyInstalled(msgspec.Struct, kw_only=True):
     duration_seconds: float = 0.0
     pause_seconds: float | None = None  # longest gap between tokens during the install; None: nothing was sampled
     steady_gap_seconds: float | None = None  # the same since the install before
-    num_bytes: int = 0
+    num_bytes: int = 0  # moved to bring the weights
+    density: float | None = None  # elements that these bytes change / all elements; None: not counted
 
 
 class TaskCheck(msgspec.Struct, kw_only=True):
