@@ -4,16 +4,14 @@ SGLang forms it beside its own default group, which no public call of torch does
 use the helper named here, so that all ranks agree on the keys in the store and on one backend a device.
 """
 
-import os
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _new_process_group_helper, _world
-
-FLATTENED = "flattened_bucket"  # SGLang's name of a bucket that is sent as one tensor of bytes
+from torch.distributed.distributed_c10d import GroupName, _new_process_group_helper, _world
 
 
 class GroupError(RuntimeError):
@@ -26,7 +24,7 @@ class UpdateGroup:
 
     name: str
     process_group: dist.ProcessGroup
-    store: dist.Store  # rank 0 serves it: the group lives no longer
+    store: dist.Store  # kept open for as long as the group
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         """From rank 0 to all, in place. Blocks; raises GroupError when a peer is gone or the time is up."""
@@ -47,6 +45,26 @@ class UpdateGroup:
             _world.pg_map.pop(self.process_group, None)
 
 
+def serve_store(address: str, *, timeout_seconds: float) -> dist.TCPStore:
+    """Where the ranks of a group meet: it listens on this address only, on a port of its own. Raises GroupError.
+
+    Whoever reaches it can join: it knows no credentials.
+    """
+    try:
+        listener = socket.create_server((address, 0))
+    except OSError as error:
+        raise GroupError(f"cannot listen on {address}: {error.strerror}; it must be an address of this host") from error
+    port = listener.getsockname()[1]
+    return dist.TCPStore(
+        address,
+        port,
+        is_master=True,
+        timeout=timedelta(seconds=timeout_seconds),
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
+
+
 def join(
     *, address: str, port: int, rank: int, world_size: int, name: str, backend: str, timeout_seconds: float
 ) -> UpdateGroup:
@@ -54,32 +72,36 @@ def join(
 
     `timeout_seconds` bounds the meeting and each later broadcast.
     """
+    try:
+        store = dist.TCPStore(
+            address, port, is_master=False, timeout=timedelta(seconds=timeout_seconds), wait_for_workers=False
+        )
+    except RuntimeError as error:
+        raise GroupError(f"nobody answers at {address}:{port}: {_first_line(error)}") from error
+    return form(store, rank=rank, world_size=world_size, name=name, backend=backend, timeout_seconds=timeout_seconds)
+
+
+def form(
+    store: dist.Store, *, rank: int, world_size: int, name: str, backend: str, timeout_seconds: float
+) -> UpdateGroup:
+    """The same, with the store at hand: rank 0's way."""
     if not 0 <= rank < world_size:
         raise GroupError(f"rank {rank} is outside a group of {world_size}")
     timeout = timedelta(seconds=timeout_seconds)
     try:
-        store = dist.TCPStore(address, port, world_size, is_master=rank == 0, timeout=timeout, wait_for_workers=False)
-        prefixed = dist.PrefixStore(name, store)
         group, _ = _new_process_group_helper(
-            world_size, rank, [], dist.Backend(backend), prefixed, group_name=name, timeout=timeout
+            world_size,
+            rank,
+            [],
+            dist.Backend(backend),
+            dist.PrefixStore(name, store),
+            group_name=GroupName(name),
+            timeout=timeout,
         )
         _world.pg_group_ranks[group] = {member: member for member in range(world_size)}
     except (RuntimeError, ValueError, AssertionError, AttributeError) as error:
-        raise GroupError(
-            f"group {name} ({backend}) could not be formed at {address}:{port}: {_first_line(error)}"
-        ) from error
+        raise GroupError(f"group {name} ({backend}) could not be formed: {_first_line(error)}") from error
     return UpdateGroup(name, group, store)
-
-
-def use_interface(name: str) -> None:
-    """Bind the sender's side of gloo and NCCL to one network interface, e.g. eth1; empty leaves the choice to them."""
-    if name:
-        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = name
-
-
-def backend_of(device: torch.device) -> str:
-    """nccl between GPUs, gloo between CPUs."""
-    return "nccl" if device.type == "cuda" else "gloo"
 
 
 def views(flat: torch.Tensor, dtypes: Sequence[str], shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:

@@ -22,6 +22,10 @@ _FLUSH_TRIES = 6
 _FLUSH_WAIT_SECONDS = 0.05  # doubles
 
 
+class MixedWeightsError(InstallError):
+    """An engine that may hold tensors of two versions: it has to stay paused, whatever it would answer."""
+
+
 @dataclass(frozen=True)
 class Brought:
     """Checked weights that every engine can now take.
@@ -87,6 +91,8 @@ async def replace_weights(url: str, engine: RolloutEngine, item: AdapterInstall,
         await brought.put(url, engine)
         await _flush(url, engine)
         await _confirm(url, engine, item, digest, same_bytes)
+    except MixedWeightsError:
+        raise
     except WorkerError:
         await _leave_consistent(engine)
         raise

@@ -95,6 +95,8 @@ async def server_info(http: HttpRequest) -> Response:
         {
             "model_path": str(engine.model.path),
             "served_model_name": engine.served_name,
+            "device": "cpu",
+            "tp_size": 1,
             "version": VERSION,
             "dtype": str(engine.model.weights.dtype).removeprefix("torch."),
             "context_length": engine.config.context_length,

@@ -14,13 +14,14 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from gpu_workers.engines import update_group
+from gpu_workers.engines.collective import FLATTENED
 from gpu_workers.engines.embedded.config import EngineConfigError
 from gpu_workers.engines.embedded.control import quiesce
 from gpu_workers.engines.embedded.engine import Engine, EngineBusyError
 from gpu_workers.engines.embedded.http import Json, read_body
 from gpu_workers.engines.embedded.request import RequestError
 from gpu_workers.engines.embedded.weights import expected_shapes
-from gpu_workers.engines.update_group import FLATTENED, GroupError, UpdateGroup
+from gpu_workers.engines.update_group import GroupError, UpdateGroup
 
 # Of the meeting and of each bucket. SGLang waits for 30 minutes.
 GROUP_SECONDS = 120.0
