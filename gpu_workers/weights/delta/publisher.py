@@ -4,6 +4,7 @@ import shutil
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -24,15 +25,17 @@ from gpu_workers.weights.delta.manifest import (
 WORTHWHILE = 0.5  # a delta larger than this share of the model is published as a snapshot instead
 
 
-@dataclass(frozen=True)
-class Saved:
-    """What a version is called and which base model it is of."""
+class Saved(Protocol):
+    """What a saved model folder says of itself: its version's name and number, its weights file, its base model."""
 
-    name: str
-    version: int
-    uri: str  # object key of its folder
-    sha256: str  # of its weights file
-    base_fingerprint: str
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def base_fingerprint(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -58,14 +61,14 @@ class DeltaPublisher:
         self._previous: _Previous | None = None
         self._since_snapshot = 0
 
-    def seal(self, folder: Path, saved: Saved) -> VersionManifest:
-        """Turn a saved model folder into what is to be stored below `saved.uri`; its manifest.json is written last.
+    def seal(self, folder: Path, saved: Saved, uri: str) -> VersionManifest:
+        """Turn a saved model folder into what is to be stored below the key `uri`; its manifest.json is written last.
 
         Unless this version is a snapshot, files that are as they were go, the weights first of all.
         """
         kept = self._keep(folder / WEIGHTS)
         weights = open_weights(kept)
-        previous = self._previous
+        previous = self._previous if self._previous and self._previous.weights.is_file() else None
         delta = self._delta(previous, weights, folder / DELTA) if previous else None
         snapshot = delta is None or self._since_snapshot + 1 >= self._every or _too_large(delta, weights)
         manifest = self._manifest(folder, saved, weights, delta, snapshot=snapshot)
@@ -73,7 +76,7 @@ class DeltaPublisher:
             manifest = _drop_unchanged(folder, manifest, previous.manifest)
         (folder / MANIFEST).write_bytes(encode_manifest(manifest))
         self._since_snapshot = 0 if snapshot else self._since_snapshot + 1
-        self._previous = _Previous(saved.uri, manifest, kept)
+        self._previous = _Previous(uri, manifest, kept)
         if previous is not None:
             previous.weights.unlink()
         return manifest
