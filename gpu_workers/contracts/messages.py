@@ -99,6 +99,7 @@ class Transfer(StrEnum):
 
     ADAPTER = "adapter"  # beside the others, without a pause
     FULL = "full"  # in place of all weights, from disk
+    DELTA = "delta"  # the same, the folder rebuilt on the engine's host from what changed
 
 
 class AdapterInstall(msgspec.Struct, frozen=True, kw_only=True):

@@ -58,6 +58,7 @@ class Workplace:
     store: ObjectStore
     models_dir: Path
     cache_dir: Path
+    snapshot_every: int = 10  # versions until one is published whole, where every weight is trained
 
 
 class TrainerAttempt:
@@ -74,7 +75,14 @@ class TrainerAttempt:
         self.job, self.place, self.reporter, self.world = job, place, reporter, world
         self.spec: RunSpec = parse_run_spec(job.spec)
         self._heartbeat = heartbeat
-        self._publisher = CheckpointPublisher(place.store, job.run_id, job.attempt, world)
+        self._publisher = CheckpointPublisher(
+            place.store,
+            job.run_id,
+            job.attempt,
+            world,
+            work=place.cache_dir / "publishing" / job.run_id,
+            snapshot_every=place.snapshot_every,
+        )
         self._reports: dict[str, Report] = {}
         self._skipped_in_a_row = 0
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gpu_workers.contracts.messages import FleetJob, PolicyInstalled, Transfer
@@ -10,6 +10,7 @@ from gpu_workers.contracts.seams import RolloutEngine, WeightTransfer, WorkerErr
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.engines.sglang import SGLangEngine
 from gpu_workers.weights.adapter import AdapterTransfer, InstallError
+from gpu_workers.weights.delta.transfer import DeltaTransfer
 from gpu_workers.weights.full import FullTransfer
 
 _TRANSFERS: dict[Transfer, Callable[..., WeightTransfer]] = {
@@ -19,13 +20,27 @@ _TRANSFERS: dict[Transfer, Callable[..., WeightTransfer]] = {
 
 
 async def install_on_fleet(
-    job: FleetJob, store: ObjectStore, models_dir: Path, cache_dir: Path, engine_urls: Sequence[str]
+    job: FleetJob,
+    store: ObjectStore,
+    models_dir: Path,
+    cache_dir: Path,
+    engine_urls: Sequence[str],
+    *,
+    agents: Mapping[str, str] | None = None,
+    agent_secret: str = "",
 ) -> PolicyInstalled:
-    """The report of a job; a failure is data (`ok` False with the reason), never half a success."""
+    """The report of a job; a failure is data (`ok` False with the reason), never half a success.
+
+    `agents` maps engine URLs to the agents that keep their checkpoints, for transfers that need one.
+    """
     started = time.monotonic()
     engines: list[tuple[str, RolloutEngine]] = [(url, SGLangEngine(url)) for url in engine_urls]
     try:
-        transfer = _TRANSFERS[job.transfer](engines, store, cache_dir)
+        transfer: WeightTransfer
+        if job.transfer is Transfer.DELTA:
+            transfer = DeltaTransfer(engines, store, cache_dir, agents=agents, secret=agent_secret)
+        else:
+            transfer = _TRANSFERS[job.transfer](engines, store, cache_dir)
         fingerprint = _fingerprint(models_dir / job.base_model)
         report = await transfer.install(job.install, job.retire, base_fingerprint=fingerprint)
     except WorkerError as error:

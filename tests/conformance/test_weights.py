@@ -1,5 +1,5 @@
-"""One suite for every WeightTransfer: the fake, adapter push and full weights from disk, to scripted and to embedded
-engines and, with `make test-sglang`, to a real SGLang."""
+"""One suite for every WeightTransfer: the fake, adapter push, full weights from disk and disk-delta, to scripted and to
+embedded engines and, with `make test-sglang`, to a real SGLang."""
 
 import asyncio
 import json
@@ -17,6 +17,8 @@ from gpu_workers.engines.sglang import SGLangEngine
 from gpu_workers.models import tiny
 from gpu_workers.models.folder import read_description
 from gpu_workers.weights.adapter import AdapterTransfer
+from gpu_workers.weights.delta.publisher import DeltaPublisher
+from gpu_workers.weights.delta.transfer import DeltaTransfer
 from gpu_workers.weights.full import FullTransfer
 from gpu_workers.weights.scripted import ScriptedTransfer
 from tests.sglang import server
@@ -24,7 +26,7 @@ from tests.support.transfers import Case
 from tests.unit.gpu_workers.engines.serving import make_adapter, serving
 
 ENGINES = ["scripted", "embedded", *(["sglang"] if server.FOLDER else [])]
-KINDS = ["fake", *(f"{way}-{engine}" for engine in ENGINES for way in ("adapter", "full"))]
+KINDS = ["fake", *(f"{way}-{engine}" for engine in ENGINES for way in ("adapter", "full", "delta"))]
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +77,13 @@ async def case(request: pytest.FixtureRequest, model: Path, tmp_path: Path) -> A
             return [set(info.adapters) for info in infos]
         return [{info.weight_version} - {"default"} for info in infos]
 
-    transfer = {"adapter": AdapterTransfer, "full": FullTransfer}[way](engines, store, cache)
+    kinds = {"adapter": AdapterTransfer, "full": FullTransfer, "delta": DeltaTransfer}
+    transfer = kinds[way](engines, store, cache)
+    deltas = DeltaPublisher(tmp_path / "chain", snapshot_every=10) if way == "delta" else None
     shapes = json.loads((served / "config.json").read_text())
     clients = [engine for _, engine in engines]
-    yield Case(transfer, store, clients, served, held, way == "full", partial(make_adapter, model=shapes))
+    adapter = partial(make_adapter, model=shapes)
+    yield Case(transfer, store, clients, served, held, way != "adapter", adapter, deltas)
     for engine in clients:
         await engine.resume()
         info = await engine.info()
@@ -105,6 +110,8 @@ async def test_installed_on_every_engine_and_reported(case: Case, tmp_path: Path
     assert len(report.engines) == len(held)
     assert report.num_bytes > 0
     assert held == [set(report.installed)] * len(held)
+    if case.deltas:
+        assert report.density == 1.0, "from a snapshot"
     if case.full:
         assert report.pause_seconds is not None and 0 < report.pause_seconds <= report.duration_seconds
 
@@ -118,7 +125,10 @@ async def test_answers_change_with_the_version(case: Case, tmp_path: Path) -> No
     answers = []
     for version in (1, 2):
         item = case.publish(tmp_path / str(version), version)
-        await case.transfer.install([item], [])
+        report = await case.transfer.install([item], [])
+        if case.deltas and version > 1:
+            assert report.density is not None and 0 < report.density < 0.05
+            assert report.num_bytes == (Path(case.store.path(item.uri)) / case.file).stat().st_size
         answers.append(await engine.generate(ask(case, item)))
         if case.full:
             assert [span.version for span in answers[-1].spans] == [str(version)]

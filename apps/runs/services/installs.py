@@ -77,7 +77,7 @@ def apply_answer(row: FleetInstall, answer: PolicyInstalled) -> None:
         _mark(item["name"], InstallState.CONFIRMED)
     for name in row.retire:
         _mark(name, InstallState.RETIRED)
-    install_finished.send(sender=FleetInstall, install=row)
+    install_finished.send(sender=FleetInstall, install=row, answer=answer)
 
 
 def _mark(name: str, state: InstallState) -> None:
