@@ -128,6 +128,7 @@ def install_policy(payload: dict[str, Any]) -> None:
                 urls,
                 agents=worker.agents,
                 agent_secret=worker.agent_secret,
+                address=worker.address,
             )
         )
     except Exception as error:  # process edge

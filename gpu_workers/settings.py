@@ -38,6 +38,7 @@ class WorkerSettings:
     engine_agents: tuple[str, ...] = ()  # that keep checkpoints on the engines' hosts, one for each; empty: this host
     agent_secret: str = field(default="", repr=False)
     snapshot_every: int = 10  # versions until one is published whole
+    address: str = "127.0.0.1"  # of this host, as the engines' hosts reach it: where it sends weights from
     judge_url: str = ""  # base URL of an OpenAI-compatible API for verifiers of kind judge; empty: there is none
     judge_key: str = field(default="", repr=False)
     sandbox: HostPolicy = field(default_factory=HostPolicy)  # the most that this host grants a task
@@ -80,6 +81,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> WorkerSettings:
         engine_agents=_agents(env, len(engine_urls)),
         agent_secret=env.get("ROLLOUT_AGENT_SECRET", ""),
         snapshot_every=_count(env, "WEIGHT_SNAPSHOT_EVERY", 10),
+        address=env.get("WEIGHTS_ADDRESS") or "127.0.0.1",
         router_url=_url(env, "ROLLOUT_ROUTER_URL", "", frozenset({"http", "https"})),
         control_url=_url(
             env, "RATCHET_CONTROL_URL", _local_url(env, "RATCHET_PORT", 8000), frozenset({"http", "https"})

@@ -100,6 +100,8 @@ class Transfer(StrEnum):
     ADAPTER = "adapter"  # beside the others, without a pause
     FULL = "full"  # in place of all weights, from disk
     DELTA = "delta"  # the same, the folder rebuilt on the engine's host from what changed
+    BROADCAST = "broadcast"  # in place of all weights, over one process group of sender and engines
+    PEER = "peer"  # from disk again, the folder pulled by the engine's host out of the sender's memory
 
 
 class AdapterInstall(msgspec.Struct, frozen=True, kw_only=True):

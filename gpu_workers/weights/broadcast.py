@@ -13,10 +13,11 @@ from gpu_workers.contracts.seams import Bucket, CollectiveEngine, EngineInfo, Gr
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.models.folder import WEIGHTS
 from gpu_workers.weights.adapter import InstallError
-from gpu_workers.weights.full import has_same_bytes, verified_folder
+from gpu_workers.weights.buckets import BUCKET_BYTES, Spans, check_same_layout, open_file, plan_buckets
+from gpu_workers.weights.full import has_same_bytes
 from gpu_workers.weights.in_place import Brought, InPlaceTransfer, MixedWeightsError, replace_weights
-from gpu_workers.weights.layout import BUCKET_BYTES, TensorEntry, check_same_layout, plan_buckets, read_layout
 from gpu_workers.weights.sender import Sender, SenderProcess, keep_sender, take_sender
+from gpu_workers.weights.whole import whole_folder
 
 DEADLINE_SECONDS = 120.0  # of the meeting, and of each bucket
 # After a failure the connections stay open for so long: an engine that asks for a bucket over a connection that is
@@ -73,10 +74,10 @@ class BroadcastTransfer(InPlaceTransfer):
 
     async def bring(self, item: AdapterInstall, base_fingerprint: str) -> Brought:
         """Raises InstallError. What it returns is completed by the course of the broadcast."""
-        folder = await asyncio.to_thread(verified_folder, self._store, self._cache, item, base_fingerprint)
-        layout = await asyncio.to_thread(read_layout, folder / WEIGHTS)
-        check_same_layout(f"weights {item.name}", layout, await asyncio.to_thread(self._base_layout))
-        self._folder, self._buckets = folder, plan_buckets(layout, self._bucket_bytes)
+        folder = await asyncio.to_thread(whole_folder, self._store, self._cache, item, base_fingerprint)
+        spans = open_file(folder / WEIGHTS).spans
+        check_same_layout(f"weights {item.name}", spans, self._base_spans())
+        self._folder, self._buckets = folder, plan_buckets(spans, self._bucket_bytes)
 
         def same_bytes(url: str, info: EngineInfo) -> bool | None:
             version, sha256 = _held.get(url, ("", ""))
@@ -87,14 +88,14 @@ class BroadcastTransfer(InPlaceTransfer):
 
         return Brought(put=never, same_bytes=same_bytes, num_bytes=sum(bucket.num_bytes for bucket in self._buckets))
 
-    def _base_layout(self) -> dict[str, TensorEntry]:
+    def _base_spans(self) -> Spans:
         file = self._base / WEIGHTS
         if not file.is_file():
             raise InstallError(
                 f"{file} is missing: a broadcast is checked against the base model's tensors, so its folder must be "
                 "on the fleet worker's host (python -m gpu_workers.models … --home HOME)"
             )
-        return read_layout(file)
+        return open_file(file).spans
 
     async def install(
         self, install: Sequence[AdapterInstall], retire: Sequence[str], *, base_fingerprint: str = ""

@@ -2,21 +2,18 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpu_workers.contracts.messages import FleetJob, PolicyInstalled, Transfer
-from gpu_workers.contracts.seams import RolloutEngine, WeightTransfer, WorkerError
+from gpu_workers.contracts.seams import WeightTransfer, WorkerError
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.engines.sglang import SGLangEngine
 from gpu_workers.weights.adapter import AdapterTransfer, InstallError
+from gpu_workers.weights.broadcast import BroadcastTransfer
 from gpu_workers.weights.delta.transfer import DeltaTransfer
 from gpu_workers.weights.full import FullTransfer
-
-_TRANSFERS: dict[Transfer, Callable[..., WeightTransfer]] = {
-    Transfer.ADAPTER: AdapterTransfer,
-    Transfer.FULL: FullTransfer,
-}
+from gpu_workers.weights.peer.transfer import PeerTransfer
 
 
 async def install_on_fleet(
@@ -28,20 +25,19 @@ async def install_on_fleet(
     *,
     agents: Mapping[str, str] | None = None,
     agent_secret: str = "",
+    address: str = "127.0.0.1",
 ) -> PolicyInstalled:
     """The report of a job; a failure is data (`ok` False with the reason), never half a success.
 
-    `agents` maps engine URLs to the agents that keep their checkpoints, for transfers that need one.
+    `agents` maps engine URLs to the agents that keep their checkpoints, for transfers that need one. `address` is this
+    host's, as engines and agents reach it.
     """
     started = time.monotonic()
-    engines: list[tuple[str, RolloutEngine]] = [(url, SGLangEngine(url)) for url in engine_urls]
+    engines = [(url, SGLangEngine(url)) for url in engine_urls]
     try:
-        transfer: WeightTransfer
-        if job.transfer is Transfer.DELTA:
-            transfer = DeltaTransfer(engines, store, cache_dir, agents=agents, secret=agent_secret)
-        else:
-            transfer = _TRANSFERS[job.transfer](engines, store, cache_dir)
-        fingerprint = _fingerprint(models_dir / job.base_model)
+        base = models_dir / job.base_model
+        transfer = _make_transfer(job.transfer, engines, store, cache_dir, base, agents or {}, agent_secret, address)
+        fingerprint = _fingerprint(base)
         report = await transfer.install(job.install, job.retire, base_fingerprint=fingerprint)
     except WorkerError as error:
         report = PolicyInstalled(
@@ -56,6 +52,25 @@ async def install_on_fleet(
             await engine.close()
     report.job_id = job.job_id
     return report
+
+
+def _make_transfer(
+    kind: Transfer,
+    engines: Sequence[tuple[str, SGLangEngine]],
+    store: ObjectStore,
+    cache: Path,
+    base: Path,
+    agents: Mapping[str, str],
+    secret: str,
+    address: str,
+) -> WeightTransfer:
+    if kind is Transfer.DELTA:
+        return DeltaTransfer(engines, store, cache, agents=agents, secret=secret)
+    if kind is Transfer.BROADCAST:
+        return BroadcastTransfer(engines, store, cache, base=base, address=address)
+    if kind is Transfer.PEER:
+        return PeerTransfer(engines, store, cache, agents=agents, secret=secret, address=address)
+    return {Transfer.ADAPTER: AdapterTransfer, Transfer.FULL: FullTransfer}[kind](engines, store, cache)
 
 
 def _fingerprint(folder: Path) -> str:

@@ -1,17 +1,10 @@
 """The fleet worker's handle of the process that sends a broadcast: kept between installs, killed when one fails."""
 
-import asyncio
-import contextlib
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from gpu_workers.contracts.seams import Bucket
-from gpu_workers.weights.adapter import InstallError
+from gpu_workers.weights.ordered import OrderedProcess
 
 START_SECONDS = 120.0  # torch is imported
 _CLOSE_SECONDS = 5.0
@@ -27,70 +20,25 @@ class Sender(Protocol):
     def kill(self) -> None: ...
 
 
-class SenderProcess:
+class SenderProcess(OrderedProcess):
     """Sender in a process of its own."""
 
     def __init__(self) -> None:
-        environment = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"} | dict(os.environ)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "gpu_workers.weights.sending"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            text=True,
-        )
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
+        super().__init__("gpu_workers.weights.sending")
 
     async def serve(self, address: str, *, seconds: float) -> int:
-        answer = await self._order({"do": "serve", "address": address, "seconds": seconds}, START_SECONDS)
+        answer = await self.order({"do": "serve", "address": address, "seconds": seconds}, seconds=START_SECONDS)
         return int(answer["port"])
 
     async def form(self, name: str, world_size: int, backend: str, *, seconds: float) -> None:
-        await self._order({"do": "form", "name": name, "world_size": world_size, "backend": backend}, seconds)
+        order = {"do": "form", "name": name, "world_size": world_size, "backend": backend}
+        await self.order(order, seconds=seconds)
 
     async def send(self, file: Path, bucket: Bucket, *, seconds: float) -> None:
-        await self._order({"do": "send", "file": str(file), "names": list(bucket.names)}, seconds)
+        await self.order({"do": "send", "file": str(file), "names": list(bucket.names)}, seconds=seconds)
 
     async def leave(self) -> None:
-        await self._order({"do": "leave"}, _CLOSE_SECONDS)
-
-    def kill(self) -> None:
-        """Its connections close with it: whoever waits for it is told."""
-        if self.alive:
-            self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-
-    async def _order(self, order: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """A sender that does not answer in time is killed: a collective that hangs cannot be given up otherwise."""
-        asking = asyncio.create_task(asyncio.to_thread(self._ask, order))
-        done, _ = await asyncio.wait({asking}, timeout=seconds)
-        if not done:
-            self._process.kill()
-            await asking
-            raise InstallError(f"the sender did not {order['do']} within {seconds:g} s", retryable=True)
-        answer = asking.result()
-        if not answer.get("ok"):
-            raise InstallError(str(answer.get("error", "the sender failed")), retryable=True)
-        return answer
-
-    def _ask(self, order: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps(order) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except (OSError, ValueError):
-            line = ""
-        if not line:
-            return {"ok": False, "error": f"the sender ended (exit status {self._process.poll()})"}
-        return dict(json.loads(line))
+        await self.order({"do": "leave"}, seconds=_CLOSE_SECONDS)
 
 
 _kept: list[SenderProcess] = []  # at most one, idle
@@ -118,6 +66,3 @@ def close_kept() -> None:
     """End the kept one, as tests do."""
     while _kept:
         _kept.pop().kill()
-
-
-__all__: Sequence[str] = ["Sender", "SenderProcess", "close_kept", "keep_sender", "take_sender"]

@@ -5,7 +5,6 @@ Orders: serve (a store where the ranks meet), form (the group), send (one bucket
 with one line: {"ok": true, …} or {"ok": false, "error": …}.
 """
 
-import json
 import os
 import socket
 import sys
@@ -19,7 +18,8 @@ import torch.distributed as dist
 from gpu_workers.engines import update_group
 from gpu_workers.engines.update_group import GroupError, UpdateGroup
 from gpu_workers.weights.adapter import InstallError
-from gpu_workers.weights.layout import read_layout
+from gpu_workers.weights.buckets import open_file
+from gpu_workers.weights.ordered import serve_orders
 
 
 class Rank0:
@@ -68,17 +68,15 @@ class Rank0:
         """These tensors of the file, one after the other, to every rank."""
         if self._group is None:
             raise GroupError("there is no group to send to: form comes first")
-        layout = read_layout(file)
-        entries = [layout[name] for name in names]
-        num_bytes = sum(entry.stop - entry.start for entry in entries)
+        weights = open_file(file)
+        tensors = [weights.tensor(name) for name in names]
+        num_bytes = sum(len(tensor) for tensor in tensors)
         if self._buffer.numel() < num_bytes:
             self._buffer = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
         flat, at = self._buffer[:num_bytes], 0
-        source = torch.from_file(str(file), shared=False, size=file.stat().st_size, dtype=torch.uint8)
-        for entry in entries:
-            size = entry.stop - entry.start
-            flat[at : at + size] = source[entry.start : entry.stop]
-            at += size
+        for tensor in tensors:
+            flat.numpy()[at : at + len(tensor)] = tensor
+            at += len(tensor)
         self._group.broadcast(flat.to(self._device))
         return {"num_bytes": num_bytes}
 
@@ -105,17 +103,9 @@ def _use_interface_of(address: str) -> None:
 
 
 def main() -> int:
-    """Serve orders until the pipe is closed. Only answers go to standard output."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    """Serve orders until the pipe is closed."""
     rank0 = Rank0()
-    for line in sys.stdin:
-        try:
-            answer = {"ok": True} | rank0.do(json.loads(line))
-        except (GroupError, InstallError, OSError, RuntimeError) as error:
-            answer = {"ok": False, "error": str(error)}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+    serve_orders(rank0.do, GroupError, InstallError, OSError, RuntimeError)
     rank0.leave()
     return 0
 

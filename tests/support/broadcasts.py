@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpu_workers.contracts.seams import Bucket, CollectiveEngine, GroupAddress
-from gpu_workers.weights.layout import plan_buckets, read_layout
+from gpu_workers.weights.buckets import open_file, plan_buckets
 from gpu_workers.weights.sender import SenderProcess, take_sender
 
 SECONDS = 120.0
@@ -17,7 +17,7 @@ class Rank0:
 
     def __init__(self, engine: CollectiveEngine, file: Path, *, bucket_bytes: int = 1 << 28) -> None:
         self.engine, self.file = engine, file
-        self.buckets = plan_buckets(read_layout(file), bucket_bytes)
+        self.buckets = plan_buckets(open_file(file).spans, bucket_bytes)
         self.sender: SenderProcess = take_sender()
         self.group = ""
 

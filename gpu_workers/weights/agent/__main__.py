@@ -15,6 +15,7 @@ import uvicorn
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.weights.agent.app import make_app
 from gpu_workers.weights.delta.keeping import CheckpointKeeper
+from gpu_workers.weights.peer.keeping import PeerKeeper
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 
@@ -26,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cache", type=Path, required=True, help="room for three copies of the model")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--peer-address", default="127.0.0.1", help="of this host, for pulling from peers")
     parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -43,7 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
         listener = socket.create_server((options.host, options.port))
     except OSError as error:
         return _refuse(f"cannot use {options.cache} and listen on {options.host}:{options.port}: {error}", EXIT_FAILED)
-    app = make_app(CheckpointKeeper(store, options.cache.resolve()), secret)
+    cache = options.cache.resolve()
+    app = make_app(CheckpointKeeper(store, cache), secret, PeerKeeper(cache / "peer", options.peer_address))
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
     uvicorn.Server(config).run(sockets=[listener])
     return 0

@@ -16,23 +16,26 @@ from gpu_workers.serving.errors import ApiError, render_error
 from gpu_workers.weights.delta.agents import SECRET_HEADER, BringRequest, answer_bring
 from gpu_workers.weights.delta.errors import DeltaError, NoSpace
 from gpu_workers.weights.delta.keeping import CheckpointKeeper
+from gpu_workers.weights.peer.keeping import PeerKeeper
+from gpu_workers.weights.peer.messages import PullRequest
 
 MAX_BODY_BYTES = 1 << 20
 
 logger = logging.getLogger(__name__)
 
 
-def make_app(keeper: CheckpointKeeper, secret: str) -> Starlette:
-    """The ASGI application. Every route but /health asks for the secret."""
+def make_app(keeper: CheckpointKeeper, secret: str, puller: PeerKeeper | None = None) -> Starlette:
+    """The ASGI application. Every route but /health asks for the secret. Without a `puller` nothing is pulled."""
     if not secret:
         raise ValueError("an agent without a secret would serve anyone")
     routes = [
         Route("/health", _health),
         Route("/weights/bring", _bring, methods=["POST"]),
+        Route("/weights/pull", _pull, methods=["POST"]),
         Route("/weights/current", _current),
     ]
     app = Starlette(routes=routes, exception_handlers={ApiError: render_error})
-    app.state.keeper, app.state.secret = keeper, secret
+    app.state.keeper, app.state.secret, app.state.puller = keeper, secret, puller
     return app
 
 
@@ -68,7 +71,29 @@ async def _bring(request: Request) -> Response:
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
-def _refusal(status: int, code: str, error: Exception, asked: BringRequest) -> ApiError:
+async def _pull(request: Request) -> Response:
+    """The same, out of the memory of a peer that the caller names."""
+    _authorise(request)
+    if request.app.state.puller is None:
+        raise ApiError(501, "no_peers", "this agent pulls from no peers")
+    data = await read_body(request, MAX_BODY_BYTES)
+    try:
+        asked = msgspec.json.decode(data, type=PullRequest)
+    except msgspec.DecodeError as error:
+        raise ApiError(400, "bad_request", f"the body is no request to pull weights: {error}") from error
+    try:
+        answer = await asyncio.to_thread(request.app.state.puller.pull, asked)
+    except NoSpace as error:
+        raise _refusal(507, "no_space", error, asked) from error
+    except (DeltaError, OSError) as error:
+        raise _refusal(502, "peer_or_disk", error, asked) from error
+    logger.info(
+        "%s pulled in %.2f s, %d bytes, at %s", asked.wanted.name, answer.seconds, answer.num_bytes, answer.path
+    )
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+def _refusal(status: int, code: str, error: Exception, asked: BringRequest | PullRequest) -> ApiError:
     logger.warning("%s is not brought: %s", asked.wanted.name, error)
     return ApiError(status, code, str(error))
 

@@ -62,30 +62,34 @@ class HttpAgent:
         self._url, self._secret, self._transport = url, secret, transport
 
     async def bring(self, request: BringRequest) -> BringAnswer:
+        answer = await self.ask("/weights/bring", msgspec.json.encode(request))
+        try:
+            return msgspec.json.decode(answer, type=BringAnswer)
+        except msgspec.DecodeError as error:
+            raise InstallError(f"agent {self._url} answers what is not its answer ({error})") from error
+
+    async def ask(self, path: str, body: bytes) -> bytes:
+        """The answer to one call. Raises InstallError with the agent's own reason."""
         timeout = httpx.Timeout(BRING_SECONDS, connect=CONNECT_SECONDS)
         try:
             async with httpx.AsyncClient(timeout=timeout, transport=self._transport) as client:
                 headers = {SECRET_HEADER: self._secret, "Content-Type": "application/json"}
-                url = f"{self._url}/weights/bring"
-                response = await client.post(url, content=msgspec.json.encode(request), headers=headers)
+                response = await client.post(f"{self._url}{path}", content=body, headers=headers)
         except httpx.HTTPError as error:
             text = f"agent {self._url} does not answer ({error or type(error).__name__}): start it on the engine's host"
             raise InstallError(text, retryable=True) from error
         if response.status_code != 200:
             raise InstallError(f"agent {self._url}: {_reason(response)}", retryable=response.status_code >= 500)
-        try:
-            return msgspec.json.decode(response.content, type=BringAnswer)
-        except msgspec.DecodeError as error:
-            raise InstallError(f"agent {self._url} answers what is not its answer ({error})") from error
+        return response.content
 
 
 def answer_bring(keeper: CheckpointKeeper, request: BringRequest) -> BringAnswer:
     """Blocks. Served folders are looked at first: the version before the last is deleted for the next."""
-    same = {path: _same_bytes(Path(path), request.wanted.sha256) for path in request.serves}
+    same = {path: same_bytes_in(Path(path), request.wanted.sha256) for path in request.serves}
     return BringAnswer(held=keeper.bring(request.wanted), same_bytes=same)
 
 
-def _same_bytes(folder: Path, sha256: str) -> bool | None:
+def same_bytes_in(folder: Path, sha256: str) -> bool | None:
     """By the folder's manifest where it has one, else by its weights file."""
     try:
         told = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=dict)

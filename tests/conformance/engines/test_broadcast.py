@@ -9,7 +9,7 @@ import pytest
 from gpu_workers.contracts.seams import GroupAddress
 from gpu_workers.engines.collective import CollectiveCalls
 from gpu_workers.engines.http import EngineError
-from gpu_workers.weights.layout import plan_buckets, read_layout
+from gpu_workers.weights.buckets import open_file, plan_buckets
 from gpu_workers.weights.sender import close_kept, keep_sender
 from tests.support.broadcasts import Rank0
 from tests.support.engines import Case
@@ -29,7 +29,7 @@ async def rank0(case: Case) -> AsyncIterator[Rank0]:
     if not isinstance(case.engine, CollectiveCalls):
         pytest.skip("a process group has engines as members: no fake, and no router")
     file = case.weights[1] / "model.safetensors"
-    size = sum(entry.stop - entry.start for entry in read_layout(file).values())
+    size = sum(span.num_bytes for span in open_file(file).spans.values())
     rank0 = Rank0(case.engine, file, bucket_bytes=size // 3)
     await rank0.form()
     yield rank0
@@ -117,9 +117,9 @@ async def test_a_group_that_is_not_there_and_a_dtype_that_does_not_exist_are_ref
 async def test_a_shape_that_the_model_does_not_have_is_refused(case: Case, rank0: Rank0) -> None:
     """What an engine has then is for its digest to say, and an update from disk repairs it."""
     before = await case.engine.generate(case.ask(8))
-    layout = read_layout(rank0.file)
+    spans = open_file(rank0.file).spans
     name = "model.layers.0.mlp.down_proj.weight"
-    bucket = plan_buckets({name: layout[name]})[0]
+    bucket = plan_buckets({name: spans[name]})[0]
     await rank0.engine.begin_update()
     flipped = replace(bucket, shapes=(bucket.shapes[0][::-1],))
     await refused(rank0.send(bucket, announced=flipped), "Failed to update parameter online")
