@@ -37,9 +37,7 @@ class Pulling:
                 status = self._engine.transfer_sync_read(session, pointer, remote + start, size)
             del local
         if status != 0:
-            raise LibraryError(
-                f"peer {session} broke off (status {status}): its process has ended, or withdrew the offer"
-            )
+            raise LibraryError(f"peer {session} broke off (status {status}): it ended, or withdrew its offer")
 
 
 def main() -> int:
