@@ -40,7 +40,9 @@ def engine_process(model: Path, *options: str) -> Iterator[EngineProcess]:
         str(port),
         *options,
     ]
-    process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"})
+    process = subprocess.Popen(
+        [*command, *options], env=os.environ | {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
+    )
     try:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and process.poll() is None:

@@ -1,4 +1,4 @@
-"""Peer-to-peer as a WeightTransfer: every engine's host pulls the version from here, then its engine loads that folder."""
+"""Peer-to-peer as a WeightTransfer: every engine's host pulls the version from here, then its engine loads it."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
