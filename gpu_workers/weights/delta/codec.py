@@ -109,4 +109,4 @@ def _unpack(frame: bytes, num_bytes: int, word_bytes: int) -> Bytes:
     except zstandard.ZstdError as error:
         raise CodecError(f"a part cannot be unfolded ({error})") from error
     planes = np.frombuffer(data, np.uint8).reshape(word_bytes, -1)
-    return np.ascontiguousarray(planes.T).reshape(-1)
+    return planes.T.copy().reshape(-1)  # writable, also where the words are bytes
