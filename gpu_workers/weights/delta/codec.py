@@ -74,7 +74,9 @@ def apply_change(old: Bytes | None, change: Change, num_bytes: int, word_bytes: 
     if change.encoding is Encoding.XOR:
         words ^= _words(_unpack(change.parts["xor"], num_bytes, word_bytes), word_bytes)
         return old
-    gaps = _words(_unpack(change.parts["gaps"], change.num_changed * change.gap_bytes, change.gap_bytes), change.gap_bytes)
+    gaps = _words(
+        _unpack(change.parts["gaps"], change.num_changed * change.gap_bytes, change.gap_bytes), change.gap_bytes
+    )
     values = _unpack(change.parts["values"], change.num_changed * word_bytes, word_bytes)
     places = np.cumsum(gaps.astype(np.int64) + 1) - 1
     if len(places) and (places[-1] >= len(words) or (gaps > len(words)).any()):

@@ -49,7 +49,9 @@ def change(random: np.random.Generator, tensor: torch.Tensor, how: str) -> torch
     if how == "other form":
         return random_tensor(random, tensor.dtype, (*tensor.shape, 2))
     if how == "other dtype":
-        return random_tensor(random, torch.int16 if tensor.dtype is not torch.int16 else torch.int32, tuple(tensor.shape))
+        return random_tensor(
+            random, torch.int16 if tensor.dtype is not torch.int16 else torch.int32, tuple(tensor.shape)
+        )
     if not tensor.numel():
         return tensor
     share = {"same": 0.0, "one": 0.0, "some": 0.02, "most": 0.7, "all": 1.0}.get(how, 0.0)
