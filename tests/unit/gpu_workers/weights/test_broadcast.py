@@ -257,15 +257,15 @@ async def test_an_engine_that_freezes_is_given_up_at_the_deadline(
     monkeypatch.setattr(course, "RECOVER_SECONDS", 1.0)
     monkeypatch.setattr("gpu_workers.engines.collective.LEAVE_SECONDS", 1.0)
     with engine_process(tiny_model) as frozen:
-        transfer, case, engines = _real(tiny_model, tmp_path, [frozen.url], seconds=5.0)
+        transfer, case, engines = _real(tiny_model, tmp_path, [frozen.url])
         item = case.publish(tmp_path / "1", 1)
-        _at_second_bucket(engines[0], lambda: frozen.signal(signal.SIGSTOP))
+        _at_second_bucket(engines[0], lambda: frozen.signal(signal.SIGSTOP), then_seconds=2.0)
         installing = asyncio.create_task(transfer.install([item], []))
         with pytest.raises(InstallError, match="left paused"):
             await asyncio.wait_for(installing, 120)
         frozen.signal(signal.SIGCONT)
         assert (await engines[0].info()).weight_version.startswith("mixture of default and")
-        transfer, _, again = _real(tiny_model, tmp_path, [frozen.url], seconds=60.0)
+        transfer, _, again = _real(tiny_model, tmp_path, [frozen.url])
         await transfer.install([item], [])
         assert (await engines[0].generate(ask())).spans[0].version == item.name, "and the next install goes through"
         for engine in (*engines, *again):
@@ -291,14 +291,12 @@ async def test_the_fleet_job_of_a_broadcast(tiny_model: Path, tmp_path: Path) ->
     sender.kill()
 
 
-def _real(
-    model: Path, folder: Path, urls: list[str], *, seconds: float = 60.0
-) -> tuple[BroadcastTransfer, Case, list[SGLangEngine]]:
+def _real(model: Path, folder: Path, urls: list[str]) -> tuple[BroadcastTransfer, Case, list[SGLangEngine]]:
     engines = [SGLangEngine(url) for url in urls]
     store = ObjectStore(f"file://{folder / 'store'}")
     transfer = BroadcastTransfer(
         list(zip(urls, engines, strict=True)), store, folder / "cache", base=model, address="127.0.0.1",
-        seconds=seconds, bucket_bytes=BUCKET,
+        bucket_bytes=BUCKET,
     )  # fmt: skip
 
     async def held() -> list[set[str]]:
@@ -307,13 +305,14 @@ def _real(
     return transfer, Case(transfer, store, [], model, held, full=True), engines
 
 
-def _at_second_bucket(engine: SGLangEngine, act: Callable[[], None]) -> None:
+def _at_second_bucket(engine: SGLangEngine, act: Callable[[], None], *, then_seconds: float = 120.0) -> None:
     receive, seen = engine.receive, []
 
     async def wrapped(bucket: Bucket, group: str, *, seconds: float) -> None:
         seen.append(bucket)
         if len(seen) == 2:
             act()
+            seconds = then_seconds
         await receive(bucket, group, seconds=seconds)
 
     engine.receive = wrapped  # type: ignore[method-assign]
