@@ -27,11 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
 import numpy as np
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpu_workers.contracts.groups import EpisodeTokens, encode_group
 from gpu_workers.contracts.messages import AdapterInstall, PolicyInstalled, Sampling
@@ -51,6 +50,7 @@ from gpu_workers.weights.delta.publisher import DeltaPublisher
 from gpu_workers.weights.delta.transfer import DeltaTransfer
 from gpu_workers.weights.full import FullTransfer
 
+ROOT = Path(__file__).resolve().parents[1]
 SIZE_AIM, COPY_AIM, PAUSE_AIM = 0.01, 4.0, 0.1
 GROUP_SIZE, NEW_TOKENS = 4, 32
 QUESTIONS = ("How many legs do three spiders and two cats have?", "Name a river, and the sea that it ends in.")
