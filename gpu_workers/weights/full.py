@@ -9,6 +9,7 @@ from gpu_workers.contracts.seams import EngineInfo
 from gpu_workers.contracts.store import StoreError
 from gpu_workers.models.folder import WEIGHTS, file_sha256
 from gpu_workers.weights.adapter import InstallError, check_made_for
+from gpu_workers.weights.delta.manifest import DELTA
 from gpu_workers.weights.in_place import Brought, InPlaceTransfer
 
 
@@ -31,7 +32,8 @@ class FullTransfer(InPlaceTransfer):
             raise InstallError(f"weights {item.name}: {error}") from error
         for name in ("config.json", WEIGHTS):
             if not (folder / name).is_file():
-                raise InstallError(f"weights {item.name}: {name} is missing from {item.uri}")
+                hint = ": only what changed is stored, install it by transfer delta" if _is_delta(folder) else ""
+                raise InstallError(f"weights {item.name}: {name} is missing from {item.uri}{hint}")
         digest = file_sha256(folder / WEIGHTS)
         if digest != item.sha256:
             raise InstallError(
@@ -39,6 +41,10 @@ class FullTransfer(InPlaceTransfer):
             )
         check_made_for(f"weights {item.name}", folder, base_fingerprint)
         return folder
+
+
+def _is_delta(folder: Path) -> bool:
+    return (folder / DELTA).is_file()
 
 
 def has_same_bytes(info: EngineInfo, sha256: str) -> bool | None:
