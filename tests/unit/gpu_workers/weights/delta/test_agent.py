@@ -132,7 +132,7 @@ def agent(chain: Chain, cache: Path, port: int, barrier: str = "") -> Iterator[s
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": f".:{ROOT / 'platform'}", "ROLLOUT_AGENT_SECRET": SECRET}
     process = subprocess.Popen(command, cwd=ROOT, env=environment)
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while True:
             try:
                 assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
@@ -147,7 +147,7 @@ def agent(chain: Chain, cache: Path, port: int, barrier: str = "") -> Iterator[s
 
 
 async def until_stopped(process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while "\nState:\tT" not in Path(f"/proc/{process.pid}/status").read_text():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.02)
