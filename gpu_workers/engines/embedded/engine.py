@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from gpu_workers.engines.embedded.config import LlamaConfig
+from gpu_workers.engines.embedded.grammars import Grammars
 from gpu_workers.engines.embedded.lora import Adapter, AdapterError, load_adapter
 from gpu_workers.engines.embedded.metrics import EngineMetrics
 from gpu_workers.engines.embedded.model import Model
@@ -51,6 +52,7 @@ class Engine:
     def __init__(self, model: Model, text: Text, limits: Limits, served_name: str = "base") -> None:
         self.text, self.limits, self.served_name = text, limits, served_name
         self.metrics = EngineMetrics(served_name)
+        self.grammars = Grammars(text.tokenizer, model.config.vocab_size, model.config.eos_ids)
         self.scheduler = Scheduler(model, limits, text, self.metrics)
         self.adapters: dict[str, Adapter] = {}
         self.adapter_paths: dict[str, str] = {}  # of all that were ever loaded: a request brings one back

@@ -85,7 +85,8 @@ def _draw(weights: torch.Tensor, blocks: torch.Tensor, totals: torch.Tensor, uni
     ends = blocks.double().cumsum(-1)
     targets = (uniforms * totals).unsqueeze(1)
     # The target may pass the last end by a rounding error: stay inside, on a block of positive weight.
-    block = torch.searchsorted(ends, targets, right=True).clamp_(max=blocks.shape[1] - 1)
+    last_block = (blocks > 0).long().mul(torch.arange(blocks.shape[1])).amax(-1, keepdim=True)
+    block = torch.minimum(torch.searchsorted(ends, targets, right=True), last_block)
     before = torch.where(block > 0, ends.gather(1, (block - 1).clamp_(min=0)), 0.0)
     columns = block * _BLOCK + torch.arange(_BLOCK)
     inside = weights.gather(1, columns.clamp(max=weights.shape[1] - 1)).double()
@@ -102,7 +103,7 @@ def _draw_truncated(probabilities_V: torch.Tensor, row: RowSampling) -> torch.Te
     if row.top_k > 0:
         values = values[: row.top_k]
     keep = values.cumsum(-1) - values < row.top_p  # the token that crosses top_p is kept
-    keep &= values >= row.min_p * values[0]
+    keep &= (values >= row.min_p * values[0]) & (values > 0)  # none that a grammar has taken away
     values = values[keep]
     index = torch.searchsorted(values.double().cumsum(-1), row.uniform * values.double().sum(), right=True)
     return order[: len(keep)][keep][index.clamp(max=len(values) - 1)]

@@ -13,13 +13,16 @@ import torch
 
 from gpu_workers.engines.embedded.admission import Admission, Prefill
 from gpu_workers.engines.embedded.branches import BRANCH_TOKENS
+from gpu_workers.engines.embedded.grammars import mask_logits
 from gpu_workers.engines.embedded.memory import KeyValueMemory
 from gpu_workers.engines.embedded.metrics import EngineMetrics
 from gpu_workers.engines.embedded.model import Model
 from gpu_workers.engines.embedded.planning import StepPlan, plan_step
 from gpu_workers.engines.embedded.request import Request, State
-from gpu_workers.engines.embedded.sampling import sample, token_logprobs
+from gpu_workers.engines.embedded.sampling import Sampled, sample, token_logprobs
 from gpu_workers.engines.embedded.text import Text
+
+_STUCK = "no token of the vocabulary goes on with what the answer is held to"
 
 
 @dataclass(frozen=True)
@@ -118,10 +121,11 @@ class Scheduler:
         logits = self.model.logits(torch.cat(states) if len(states) > 1 else states[0])
         if len(rows) != next_row:
             logits = logits.index_select(0, torch.tensor(rows))
+        stuck = mask_logits(logits, requests)
         sampled = sample(logits, [request.row_sampling() for request in requests])
-        self._advance(requests, num_decode, sampled.ids, sampled.logprobs)
+        self._advance(requests, num_decode, sampled, stuck)
 
-    def _advance(self, requests: list[Request], num_decode: int, ids: list[int], logprobs: list[float]) -> None:
+    def _advance(self, requests: list[Request], num_decode: int, sampled: Sampled, stuck: set[int]) -> None:
         now = time.perf_counter()
         for index, request in enumerate(requests):
             if index < num_decode:
@@ -131,7 +135,11 @@ class Scheduler:
             if request.params.max_new_tokens == 0:
                 request.finish_reason = {"type": "length", "length": 0}
                 continue
-            request.add_token(ids[index], logprobs[index], self.model.weight_version)
+            token = sampled.ids[index]
+            if index in stuck or (request.matcher is not None and not request.matcher.accept(token)):
+                request.finish_reason = {"type": "abort", "message": _STUCK}
+                continue
+            request.add_token(token, sampled.logprobs[index], self.model.weight_version)
             self.metrics.token(request, now)
             request.finish_reason = self.text.finish_reason(request, self.model.config.context_length)
         admitted = {id(request) for request in requests[num_decode:]}
