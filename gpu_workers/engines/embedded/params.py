@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from gpu_workers.contracts.constraints import Constraint, ConstraintKind
+from gpu_workers.engines.embedded.deterministic import DEFAULT_SEED
 from gpu_workers.engines.embedded.engine import Engine
 from gpu_workers.engines.embedded.grammars import Compiled, GrammarMatcher, constraint_of
 from gpu_workers.engines.embedded.lora import Adapter
@@ -137,6 +138,8 @@ def make_requests(
         prompts, samplings, adapters, logprobs, starts, rids, strict=True
     ):
         params = parse_sampling(sampling)
+        if engine.model.block_rows and params.sampling_seed is None:
+            params = replace(params, sampling_seed=DEFAULT_SEED)
         for sample in range(params.n):
             request = Request(
                 input_ids=np.asarray(prompt, np.int32),

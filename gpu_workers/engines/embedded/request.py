@@ -105,6 +105,12 @@ class Request:
         return self.params.max_new_tokens - len(self.output_ids)
 
     @property
+    def next_scored(self) -> int | None:
+        """The input position whose row gives the next log-prob that is wanted; None: there is no more."""
+        position = self.logprob_start + len(self.input_logprobs)
+        return position if 0 <= self.logprob_start and position < len(self.input_ids) - 1 else None
+
+    @property
     def num_held(self) -> int:
         """Tokens whose keys and values are computed."""
         return (self.leaf.stop if self.leaf else 0) + self.branch_length

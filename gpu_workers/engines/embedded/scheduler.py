@@ -19,7 +19,7 @@ from gpu_workers.engines.embedded.metrics import EngineMetrics
 from gpu_workers.engines.embedded.model import Model
 from gpu_workers.engines.embedded.planning import StepPlan, plan_step
 from gpu_workers.engines.embedded.request import Request, State
-from gpu_workers.engines.embedded.sampling import Sampled, sample, token_logprobs
+from gpu_workers.engines.embedded.sampling import CHUNK_ROWS, Sampled, sample, token_logprobs
 from gpu_workers.engines.embedded.text import Text
 
 _STUCK = "no token of the vocabulary goes on with what the answer is held to"
@@ -50,6 +50,7 @@ class Scheduler:
         self.admission = Admission(self.memory, limits.max_running, limits.prefill_tokens_per_step)
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
+        self.chunk_rows = 1 if model.block_rows else CHUNK_ROWS
 
     def add(self, request: Request) -> None:
         request.generation = self.model.generation
@@ -82,8 +83,8 @@ class Scheduler:
         row = len(self.running)
         for prefill in prefills:
             self.metrics.prompt_tokens(prefill.stop - prefill.start)
-            tokens = prefill.tokens[prefill.start : prefill.stop]
-            leaf = self.memory.tree.extend(prefill.run, tokens, prefill.kv, num_users=len(prefill.requests))
+            added = prefill.tokens[prefill.start : prefill.stop]
+            leaf = self.memory.tree.extend(prefill.run, added, prefill.kv, num_users=len(prefill.requests))
             if prefill.is_last:
                 leaf.end_hidden = hidden[row].clone()
                 row += 1
@@ -91,10 +92,11 @@ class Scheduler:
                 self.memory.hold(request, leaf)
         if plan.scored:
             logits = self.model.logits(hidden[row:])
-            logprobs = token_logprobs(logits, torch.tensor([token for _, ids in plan.scored for token in ids]))
-            for request, ids in plan.scored:
-                request.input_logprobs += logprobs[: len(ids)]
-                del logprobs[: len(ids)]
+            ids = torch.tensor([token for _, tokens in plan.scored for token in tokens])
+            logprobs = token_logprobs(logits, ids, 1 if self.model.block_rows else 0)
+            for request, tokens in plan.scored:
+                request.input_logprobs += logprobs[: len(tokens)]
+                del logprobs[: len(tokens)]
 
     def _sample(self, plan: StepPlan, hidden: torch.Tensor, ready: list[Request]) -> None:
         """Draw a token for every decode row and every prompt that is complete, computing equal logits once."""
@@ -122,7 +124,7 @@ class Scheduler:
         if len(rows) != next_row:
             logits = logits.index_select(0, torch.tensor(rows))
         stuck = mask_logits(logits, requests)
-        sampled = sample(logits, [request.row_sampling() for request in requests])
+        sampled = sample(logits, [request.row_sampling() for request in requests], self.chunk_rows)
         self._advance(requests, num_decode, sampled, stuck)
 
     def _advance(self, requests: list[Request], num_decode: int, sampled: Sampled, stuck: set[int]) -> None:
