@@ -28,9 +28,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="float32 on one thread, fixed shapes: a request's tokens and log-probs do not depend on its batch",
     )
-    parser.add_argument(
-        "--deterministic-rows", type=int, default=DETERMINISTIC_ROWS, help="rows of every product then"
-    )
+    parser.add_argument("--deterministic-rows", type=int, default=DETERMINISTIC_ROWS, help="rows of every product then")
     parser.add_argument("--max-running", type=int, default=64, help="requests decoded together")
     parser.add_argument(
         "--max-total-tokens", type=int, default=0, help="tokens of cached keys and values; 0: about 640 MiB"

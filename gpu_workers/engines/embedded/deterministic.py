@@ -155,9 +155,7 @@ def _gated(gate_up: torch.Tensor, size: int) -> torch.Tensor:
     return F.silu(gate).mul_(up)
 
 
-def _linear(
-    base: PackedLinear, name: str, layer: int, x_BD: torch.Tensor, adapters: list[AdapterRows]
-) -> torch.Tensor:
+def _linear(base: PackedLinear, name: str, layer: int, x_BD: torch.Tensor, adapters: list[AdapterRows]) -> torch.Tensor:
     """As `linear_with_adapters`; an adapter's product is of the whole block too, added to its own rows only."""
     out = base(x_BD)
     for part in adapters:

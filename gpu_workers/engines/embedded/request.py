@@ -108,7 +108,7 @@ class Request:
     def next_scored(self) -> int | None:
         """The input position whose row gives the next log-prob that is wanted; None: there is no more."""
         position = self.logprob_start + len(self.input_logprobs)
-        return position if 0 <= self.logprob_start and position < len(self.input_ids) - 1 else None
+        return position if self.logprob_start >= 0 and position < len(self.input_ids) - 1 else None
 
     @property
     def num_held(self) -> int:

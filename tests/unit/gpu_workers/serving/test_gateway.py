@@ -178,6 +178,12 @@ async def test_models_are_the_channels(setup: Setup) -> None:
         ({"max_tokens": 0}, "invalid_value", "max_tokens"),
         ({"n": 2}, "unsupported_parameter", "n"),
         ({"tools": [{}]}, "unsupported_parameter", "tools"),
+        ({"response_format": {"type": "yaml"}}, "invalid_value", "response_format"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "no"}}}},
+            "invalid_value",
+            "response_format.json_schema.schema",
+        ),
         ({"model": "demo/absent"}, "model_not_found", "model"),
     ],
 )
