@@ -1,4 +1,4 @@
-"""Claim: at batch 64 the embedded engine samples 2.5× as many tokens per CPU-second as Hugging Face `generate`, or more.
+"""Claim: at batch 64 the embedded engine samples 2.5× as many tokens per CPU-second as Hugging Face `generate`.
 
 The same work on every side, interleaved in one run, at batch 1, 8, 32 and 64: SmolLM2-135M-Instruct in its own
 precision, one thread, prompts of ~145 tokens in groups of up to 8 samples × 64 new tokens, temperature 1, no

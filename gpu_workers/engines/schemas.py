@@ -113,7 +113,7 @@ def _check_part(part: dict[str, Any], path: tuple[Any, ...]) -> None:
         return
     if "format" in part and part["format"] not in _FORMATS:
         raise JsonSchemaError(_pointer((*path, "format")), f"string format {part['format']!r} is not known")
-    rules = [name for name in ("format", "pattern") if name in part]
+    rules: list[str] = [name for name in ("format", "pattern") if name in part]
     rules += ["minLength/maxLength"] if part.keys() & {"minLength", "maxLength"} else []
     if len(rules) > 1:
         raise JsonSchemaError(_pointer(path), f"{' and '.join(rules)} cannot be held to together")

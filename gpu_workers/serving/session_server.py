@@ -163,6 +163,6 @@ def refusal(error: Exception) -> ApiError:
         return ApiError(503, "storage_unavailable", f"the turn could not be stored and is dropped: {error}")
     if getattr(error, "status", 0) != 400:
         return ApiError(503, "engine_error", str(error))
-    if "adapter" in str(error):
+    if "adapter" in str(error) and "sampling_params" not in str(error):
         return ApiError(409, "adapter_not_loaded", str(error))
     return ApiError(400, "engine_refused", str(error))

@@ -74,30 +74,38 @@ class Grammars:
                 done: Future[Compiled] = Future()
                 done.set_result(cached)
                 return done
-            if constraint not in self._compiling:
+            if constraint not in self._compiling:  # else it waits with whoever came first
                 self._compiling[constraint] = self._pool.submit(self._compile, constraint)
             return self._compiling[constraint]
 
     def _compile(self, constraint: Constraint) -> Compiled:
         try:
-            _check(constraint)
-            compiled: Compiled = _compile(self._xgrammar_compiler(), constraint)
-        except RuntimeError as error:  # xgrammar's own
-            raise RequestError(f"sampling_params.{constraint.kind}: {_reason(error)}") from error
-        finally:
+            compiled = self._compile_anew(constraint)
+        except BaseException:
             with self._lock:
-                self._compiling.pop(constraint, None)
+                del self._compiling[constraint]
+            raise
         with self._lock:
+            del self._compiling[constraint]
             self._cached[constraint] = compiled
             held = sum(grammar.memory_size_bytes for grammar in self._cached.values())
             while held > self._cache_bytes and len(self._cached) > 1:
                 held -= self._cached.popitem(last=False)[1].memory_size_bytes
         return compiled
 
+    def _compile_anew(self, constraint: Constraint) -> Compiled:
+        if not self._eos_ids:
+            raise RequestError(f"sampling_params.{constraint.kind}: the model has no end token, so nothing ends it")
+        _check(constraint)
+        compiler = self._xgrammar_compiler()
+        try:
+            compiled: Compiled = _compile(compiler, constraint)
+        except RuntimeError as error:
+            raise RequestError(f"sampling_params.{constraint.kind}: {_reason(error)}") from error
+        return compiled
+
     def _xgrammar_compiler(self) -> Any:
         """Made with the first constraint: importing xgrammar and reading the vocabulary takes seconds."""
-        if not self._eos_ids:
-            raise RequestError("the model has no end token: a constrained answer could not end")
         with _importing:
             if self._compiler is None:
                 try:
@@ -105,11 +113,13 @@ class Grammars:
                     from transformers import PreTrainedTokenizerFast
                 except ImportError as error:
                     raise RequestError(f"constrained output needs xgrammar ({error}): {INSTALL}") from error
-                info = xgrammar.TokenizerInfo.from_huggingface(
-                    PreTrainedTokenizerFast(tokenizer_object=self._tokenizer),
-                    vocab_size=self._vocab_size,
-                    stop_token_ids=self._eos_ids,
-                )
+                tokenizer = PreTrainedTokenizerFast(tokenizer_object=self._tokenizer)
+                try:
+                    info = xgrammar.TokenizerInfo.from_huggingface(
+                        tokenizer, vocab_size=self._vocab_size, stop_token_ids=self._eos_ids
+                    )
+                except (ValueError, RuntimeError) as error:
+                    raise RequestError(f"xgrammar does not take this model's tokenizer: {error}") from error
                 # Its own cache takes token-level structural tags for one another.
                 self._compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
             return self._compiler
