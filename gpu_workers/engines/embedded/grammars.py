@@ -134,7 +134,8 @@ class GrammarMatcher:
     def __init__(self, compiled: Compiled, vocab_size: int) -> None:
         import xgrammar
 
-        self._matcher = xgrammar.GrammarMatcher(compiled)
+        shared: Any = compiled
+        self._matcher = xgrammar.GrammarMatcher(shared)
         self._words = np.zeros((1, -(-vocab_size // 32)), np.int32)
         self._vocab_size = vocab_size
 
