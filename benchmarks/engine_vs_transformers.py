@@ -1,10 +1,11 @@
 """Claim: at batch 64 the embedded engine samples 2.5× as many tokens per CPU-second as Hugging Face `generate`.
 
-The same work on every side, interleaved in one run, at batch 1, 8, 32 and 64: SmolLM2-135M-Instruct in its own
-precision, one thread, prompts of ~145 tokens in groups of up to 8 samples × 64 new tokens, temperature 1, no
-truncation, ends ignored. Engines are processes of their own behind HTTP, and the client's CPU time counts with theirs;
-`generate` gets the whole batch padded. With `--sglang-dir` (or RATCHET_SGLANG_DIR) a real SGLang on this CPU is the
-third side: a virtual environment made by `deploy/sglang/install.sh DIR PYTHON`.
+The same work on every side, interleaved in one run, at batch 1, 8, 32 and 64: SmolLM2-135M-Instruct in bfloat16 where
+the CPU multiplies it, else in float32 on every side, one thread, prompts of ~145 tokens in groups of up to 8 samples ×
+64 new tokens, temperature 1, no truncation, ends ignored. Engines are processes of their own behind HTTP, and the
+client's CPU time counts with theirs; `generate` gets the whole batch padded. With `--sglang-dir` (or
+RATCHET_SGLANG_DIR) a real SGLang on this CPU is the third side: a virtual environment made by
+`deploy/sglang/install.sh DIR PYTHON`.
 Also compared: the log-probs that the embedded engine reported against transformers' own on the same tokens.
 Prints one JSON object. Run: `python benchmarks/engine_vs_transformers.py [--repeats N] [--sglang-dir DIR]`.
 """
@@ -29,6 +30,7 @@ import torch
 from _engine_sides import GROUP_SIZE, NEW_TOKENS, HttpSide, Spent, batch_of, embedded_side, make_prompts, sglang_side
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from gpu_workers.engines.embedded.linear import resolve_dtype
 from gpu_workers.models import smollm2
 
 SIZES = (1, 8, 32, 64)
@@ -109,11 +111,11 @@ def main() -> int:
     torch.set_num_threads(1)
     folder = smollm2.prepare(options.home.resolve())
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder).eval()
-    dtype = str(model.dtype).removeprefix("torch.")
+    dtype = str(resolve_dtype("auto", "bfloat16")).removeprefix("torch.")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
     prompts = make_prompts(tokenizer)
     with tempfile.TemporaryDirectory() as scratch:
-        engine = embedded_side(folder, Path(scratch) / "engine.log")
+        engine = embedded_side(folder, Path(scratch) / "engine.log", "--dtype", dtype)
         sides: dict[str, Callable[[list[list[int]]], Spent]] = {"embedded": engine.run}
         servers = [engine]
         if options.sglang_dir is not None:
@@ -132,7 +134,7 @@ def main() -> int:
                     for name, run in sides.items():
                         spent[name].append(run(batch))
                 sizes[size] = compare({name: line(size, each) for name, each in spent.items()})
-                print(f"batch {size}: {json.dumps(sizes[size]['embedded_over'])}", file=sys.stderr, flush=True)
+                print(f"batch {size}: {json.dumps(sizes[size])}", file=sys.stderr, flush=True)
                 difference = mismatch(model, spent["embedded"][-1])
             memory = engine.peak_memory_bytes()
     largest = sizes[max(sizes)]["embedded_over"]["transformers"]
