@@ -25,7 +25,8 @@ class RefuseNulMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         if "\x00" not in request.path and "\x00" not in unquote(request.META.get("QUERY_STRING", "")):
             return self.get_response(request)
-        return _refuse(request, "malformed_address", 400, "The address holds a NUL character (%00): remove it.")
+        detail = "The address holds a NUL character (%00): remove it."
+        return _answer(request, Problem("malformed_address", 400, detail))
 
 
 class RequireLengthMiddleware:
@@ -38,13 +39,13 @@ class RequireLengthMiddleware:
         if "Transfer-Encoding" not in request.headers or request.headers.get("Content-Length"):
             return self.get_response(request)
         detail = "State the body's Content-Length: bodies in chunks (Transfer-Encoding) are not read."
-        return _refuse(request, "length_required", 411, detail)
+        return _answer(request, Problem("length_required", 411, detail))
 
 
-def _refuse(request: HttpRequest, code: str, status: int, detail: str) -> HttpResponse:
+def _answer(request: HttpRequest, problem: Problem) -> HttpResponse:
     if request.path.startswith("/api/"):
-        return JsonResponse(problem_body(Problem(code, status, detail)), status=status, content_type=CONTENT_TYPE)
-    return error_page(request, status, detail)
+        return JsonResponse(problem_body(problem), status=problem.status, content_type=CONTENT_TYPE)
+    return error_page(request, problem.status, problem.detail)
 
 
 @extend_schema(exclude=True)
