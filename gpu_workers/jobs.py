@@ -119,7 +119,19 @@ def install_policy(payload: dict[str, Any]) -> None:
     try:
         worker = settings()
         urls = job.engines or worker.require_engines()
-        report = asyncio.run(install_on_fleet(job, worker.store, worker.models_dir, worker.cache_dir, urls))
+        report = asyncio.run(
+            install_on_fleet(
+                job,
+                worker.store,
+                worker.models_dir,
+                worker.cache_dir,
+                urls,
+                agents=worker.agents,
+                agent_secret=worker.agent_secret,
+                address=worker.address,
+                collective=worker.collective,
+            )
+        )
     except Exception as error:  # process edge
         logger.exception("install job %s", job.job_id)
         report = PolicyInstalled(

@@ -35,6 +35,11 @@ class WorkerSettings:
     control_url: str
     worker_secret: str
     environments_dir: Path  # virtual environments of third-party environments, one each
+    engine_agents: tuple[str, ...] = ()  # that keep checkpoints on the engines' hosts, one for each; empty: this host
+    agent_secret: str = field(default="", repr=False)
+    snapshot_every: int = 10  # versions until one is published whole
+    address: str = "127.0.0.1"  # of this host, as the engines' hosts reach it: where it sends weights from
+    collective: bool = False  # engines can form a process group with this host
     judge_url: str = ""  # base URL of an OpenAI-compatible API for verifiers of kind judge; empty: there is none
     judge_key: str = field(default="", repr=False)
     sandbox: HostPolicy = field(default_factory=HostPolicy)  # the most that this host grants a task
@@ -45,6 +50,11 @@ class WorkerSettings:
     def cache_dir(self) -> Path:
         """Local copies of remote objects; may be deleted at any time."""
         return self.home / "cache"
+
+    @property
+    def agents(self) -> dict[str, str]:
+        """Engine URL -> URL of the agent on its host; empty: engines read what this host writes."""
+        return dict(zip(self.engine_urls, self.engine_agents, strict=bool(self.engine_agents)))
 
     def require_engines(self) -> tuple[str, ...]:
         """Engine URLs, or an error that says which variable to set."""
@@ -59,13 +69,21 @@ def load_settings(environ: Mapping[str, str] | None = None) -> WorkerSettings:
     home = Path(env.get("RATCHET_HOME") or ".ratchet").expanduser().resolve()
     environments_dir = Path(env.get("RATCHET_ENVIRONMENTS_DIR") or home / "environments").expanduser().resolve()
     redis_url = _url(env, "REDIS_URL", "", frozenset({"redis", "rediss", "unix"}))
+    engine_urls = _urls(env, "ROLLOUT_ENGINE_URLS")
+    if not engine_urls and env.get("RATCHET_ENGINE_PORT"):
+        engine_urls = (_local_url(env, "RATCHET_ENGINE_PORT", 0),)
     return WorkerSettings(
         broker_url=_url(env, "CELERY_BROKER_URL", redis_url or LOCAL_REDIS, BROKER_SCHEMES),
         redis_url=redis_url,
         store=_store(env.get("OBJECT_STORE_URL") or f"file://{home / 'objects'}"),
         home=home,
         models_dir=home / "models",
-        engine_urls=_engines(env),
+        engine_urls=engine_urls,
+        engine_agents=_agents(env, len(engine_urls)),
+        agent_secret=env.get("ROLLOUT_AGENT_SECRET", ""),
+        snapshot_every=_count(env, "WEIGHT_SNAPSHOT_EVERY", 10),
+        address=env.get("WEIGHTS_ADDRESS") or "127.0.0.1",
+        collective=_flag(env, "WEIGHTS_COLLECTIVE"),
         router_url=_url(env, "ROLLOUT_ROUTER_URL", "", frozenset({"http", "https"})),
         control_url=_url(
             env, "RATCHET_CONTROL_URL", _local_url(env, "RATCHET_PORT", 8000), frozenset({"http", "https"})
@@ -105,14 +123,23 @@ def _store(url: str) -> ObjectStore:
         ) from error
 
 
-def _engines(env: Mapping[str, str]) -> tuple[str, ...]:
-    urls = [part.strip().rstrip("/") for part in env.get("ROLLOUT_ENGINE_URLS", "").split(",") if part.strip()]
+def _urls(env: Mapping[str, str], name: str) -> tuple[str, ...]:
+    urls = [part.strip().rstrip("/") for part in env.get(name, "").split(",") if part.strip()]
     for url in urls:
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
-            raise SettingsError(f"ROLLOUT_ENGINE_URLS: {url!r} is not an http(s) URL")
-    if not urls and env.get("RATCHET_ENGINE_PORT"):
-        urls = [_local_url(env, "RATCHET_ENGINE_PORT", 0)]
+            raise SettingsError(f"{name}: {url!r} is not an http(s) URL")
     return tuple(urls)
+
+
+def _agents(env: Mapping[str, str], num_engines: int) -> tuple[str, ...]:
+    """One for each engine, in their order; engines of one host share theirs."""
+    urls = _urls(env, "ROLLOUT_ENGINE_AGENTS")
+    if urls and len(urls) != num_engines:
+        raise SettingsError(
+            f"ROLLOUT_ENGINE_AGENTS: names {len(urls)} agents for {num_engines} engines; name one for each of "
+            "ROLLOUT_ENGINE_URLS, in that order"
+        )
+    return urls
 
 
 def _local_url(env: Mapping[str, str], name: str, default: int) -> str:
@@ -144,6 +171,13 @@ def _count(env: Mapping[str, str], name: str, default: int) -> int:
     if not text.isdigit() or not 0 < int(text) < 2**40:
         raise SettingsError(f"{name}: {text!r} is not a whole number above 0")
     return int(text)
+
+
+def _flag(env: Mapping[str, str], name: str) -> bool:
+    text = (env.get(name) or "false").lower()
+    if text not in ("true", "false"):
+        raise SettingsError(f"{name}: {text!r} is neither true nor false")
+    return text == "true"
 
 
 def _sandbox_backend(env: Mapping[str, str]) -> BackendChoice:

@@ -11,7 +11,7 @@ from apps.metrics.measurements import errors_by_boundary, measure_step
 from apps.metrics.services import store_points
 from apps.runs.models import FleetInstall, Group, InstallState, Outcome, Run, RunEvent, RunState
 from apps.runs.signals import group_stored, install_finished, run_changed, run_event, step_stored, worker_sampled
-from gpu_workers.contracts.messages import StepReport, WorkerSample
+from gpu_workers.contracts.messages import PolicyInstalled, StepReport, WorkerSample
 
 
 @receiver(step_stored, dispatch_uid="metrics.step")
@@ -56,7 +56,7 @@ def store_group(group: Group, **_: Any) -> None:
 
 
 @receiver(install_finished, dispatch_uid="metrics.install")
-def store_install(install: FleetInstall, **_: Any) -> None:
+def store_install(install: FleetInstall, answer: PolicyInstalled | None = None, **_: Any) -> None:
     if install.run is None:
         return
     if install.state == InstallState.CONFIRMED and install.version > 0:
@@ -65,6 +65,8 @@ def store_install(install: FleetInstall, **_: Any) -> None:
             "fleet/steady_gap_seconds": install.steady_gap_seconds,
             "fleet/install_seconds": install.duration_seconds,
             "fleet/policy_version": float(install.version),
+            "fleet/update_bytes": float(install.num_bytes),
+            "fleet/update_density": answer.density if answer else None,
         }
         now = timezone.now()
         store_points(install.run, install.version, values, attempt=install.attempt, measured=True, at=now)

@@ -120,6 +120,10 @@ _FLEET = (
     ),
     _measured("fleet/steady_gap_seconds", "Gap without update", "s", "The same, before the install.", Axis.VERSION),
     _measured("fleet/install_seconds", "Install", "s", "From message to confirmed by every engine.", Axis.VERSION),
+    _measured("fleet/update_bytes", "Moved in an install", "bytes", "Read from the store to bring it.", Axis.VERSION),
+    _measured(
+        "fleet/update_density", "Changed by an install", "share", "Elements that differ, of all weights.", Axis.VERSION
+    ),
     _measured("fleet/policy_version", "Policy version on the engines", "version", "When confirmed.", Axis.VERSION),
 )
 _TIME = (

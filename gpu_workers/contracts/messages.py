@@ -1,12 +1,12 @@
 """Messages between the planes: jobs to workers, batches to the trainer, reports back. All JSON."""
 
-from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from gpu_workers.contracts.enums import Purpose
 from gpu_workers.contracts.groups import EpisodeRecord
+from gpu_workers.contracts.transfers import Transfer as Transfer
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,15 +94,8 @@ class StopMessage(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class Transfer(StrEnum):
-    """How a policy version reaches the engines."""
-
-    ADAPTER = "adapter"  # beside the others, without a pause
-    FULL = "full"  # in place of all weights, from disk
-
-
 class AdapterInstall(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy version: an adapter, or, by a full transfer, all weights."""
+    """One policy version: an adapter, or, by any other transfer, all weights."""
 
     name: str  # on the engine
     uri: str  # object key of the PEFT folder, or of the model folder
@@ -226,7 +219,8 @@ class PolicyInstalled(msgspec.Struct, kw_only=True):
     duration_seconds: float = 0.0
     pause_seconds: float | None = None  # longest gap between tokens during the install; None: nothing was sampled
     steady_gap_seconds: float | None = None  # the same since the install before
-    num_bytes: int = 0
+    num_bytes: int = 0  # moved to bring the weights
+    density: float | None = None  # elements that these bytes change / all elements; None: not counted
 
 
 class TaskCheck(msgspec.Struct, kw_only=True):

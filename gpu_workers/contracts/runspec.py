@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from gpu_workers.contracts.scheduling import HealthSpec, Stragglers
+from gpu_workers.contracts.transfers import Transfer
 
 # Bounds keep one spec from taking the machine: nobody has a use for more, and a slip of the keyboard is refused.
 Seed = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
@@ -162,6 +163,7 @@ class RolloutSpec(_Spec, frozen=True, kw_only=True):
 class TrainerSpec(_Spec, frozen=True, kw_only=True):
     update: Update = Update.LORA
     compute_dtype: ComputeDtype = ComputeDtype.AUTO
+    transfer: Transfer = Transfer.AUTO  # how versions reach the engines; lora: adapter, full: any other
     activation_checkpointing: bool = False  # layers are computed again in the backward pass: less memory, more time
     max_row_tokens: Annotated[int, msgspec.Meta(ge=16, le=1_000_000)] = 1024  # of a packed row, the micro-batch
 
@@ -243,6 +245,7 @@ def _problems(spec: RunSpec) -> Iterator[tuple[str, str]]:
     optimiser, algorithm, rollout = spec.optimiser, spec.algorithm, spec.rollout
     if optimiser.decay and optimiser.schedule is Schedule.COSINE:
         yield "optimiser.decay", "is short for schedule linear: leave it out with schedule cosine"
+    yield from _transfer_problems(spec.trainer)
     if algorithm.kind is Algorithm.SFT:
         return
     if rollout.top_p < 1.0:
@@ -262,6 +265,15 @@ def _problems(spec: RunSpec) -> Iterator[tuple[str, str]]:
         yield "algorithm.clip_low", "must be below 1: the ratio's lower bound is 1 − clip_low"
     if 0.0 < algorithm.dual_clip <= 1.0 + algorithm.clip_high:
         yield "algorithm.dual_clip", f"must be above 1 + clip_high = {1.0 + algorithm.clip_high:g}, or 0 for none"
+
+
+def _transfer_problems(trainer: TrainerSpec) -> Iterator[tuple[str, str]]:
+    transfer = trainer.transfer
+    if trainer.update is Update.LORA and transfer not in (Transfer.AUTO, Transfer.ADAPTER):
+        yield "trainer.transfer", f"is {transfer}, which replaces all weights: use adapter or auto with update lora"
+    if trainer.update is Update.FULL and transfer is Transfer.ADAPTER:
+        others = ", ".join(one for one in Transfer if one not in (Transfer.AUTO, Transfer.ADAPTER))
+        yield "trainer.transfer", f"is adapter, but update full trains all weights: use auto or one of {others}"
 
 
 def _advantage_problems(algorithm: AlgorithmSpec) -> Iterator[tuple[str, str]]:

@@ -88,6 +88,40 @@ class RolloutEngine(Protocol):
     async def close(self) -> None: ...
 
 
+@dataclass(frozen=True)
+class GroupAddress:
+    """Where the ranks of a process group for weights meet; rank 0 sends."""
+
+    name: str
+    host: str
+    port: int
+    world_size: int
+    backend: str  # gloo | nccl
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Tensors that are sent one after the other as one run of bytes."""
+
+    names: tuple[str, ...]
+    dtypes: tuple[str, ...]  # as torch writes them: bfloat16
+    shapes: tuple[tuple[int, ...], ...]
+    num_bytes: int
+
+
+class CollectiveEngine(RolloutEngine, Protocol):
+    """An engine that takes weights over a process group: join, begin, receive…, end, set the version, leave."""
+
+    async def num_ranks(self, backend: str) -> int: ...  # of the engine; raises WorkerError where it cannot be a member
+    async def join_group(self, group: GroupAddress, rank: int, *, seconds: float) -> None: ...
+    async def begin_update(self) -> None: ...
+    async def receive(self, bucket: Bucket, group: str, *, seconds: float) -> None: ...
+    async def end_update(self) -> None: ...
+    async def leave_group(self, group: str) -> None: ...
+    async def set_version(self, version: str) -> None: ...
+    async def device(self) -> str: ...  # cpu | cuda
+
+
 class WeightTransfer(Protocol):
     """Brings policy versions to a fleet. Installed means verified: digest, read-back, probe."""
 
@@ -229,6 +263,8 @@ class TrainerBackend(Protocol):
 
 
 __all__ = [
+    "Bucket",
+    "CollectiveEngine",
     "EngineInfo",
     "Environment",
     "EpisodeRecord",
@@ -236,6 +272,7 @@ __all__ = [
     "FinishedEpisode",
     "GenerateRequest",
     "GenerateResult",
+    "GroupAddress",
     "Published",
     "Reporter",
     "RolloutEngine",

@@ -1,12 +1,17 @@
 """The object store: content-addressed blobs and attempt-fenced folders over fsspec (a folder here, S3 elsewhere)."""
 
 import hashlib
+import io
 import os
+import shutil
 import uuid
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
 import fsspec
+
+_CHUNK_BYTES = 1 << 20
 
 
 class StoreError(RuntimeError):
@@ -38,16 +43,33 @@ class ObjectStore:
 
     def write(self, key: str, data: bytes) -> None:
         """Write one object whole: a reader sees all of it or nothing."""
-        path = self.path(key)
+        if self.is_local:
+            self._replace(key, io.BytesIO(data))
+        else:
+            self.fs.pipe_file(self.path(key), data)
+
+    def put_file(self, key: str, file: Path) -> None:
+        """Copy a local file to a key, whole or not at all; it is never in memory as a whole."""
         if not self.is_local:
-            self.fs.pipe_file(path, data)
+            self.fs.put_file(str(file), self.path(key))
             return
-        target = Path(path)
+        with file.open("rb") as source:
+            self._replace(key, source)
+
+    def get_file(self, key: str, target: Path) -> None:
+        """Copy an object to a local file. Raises StoreError where there is none."""
+        try:
+            self.fs.get_file(self.path(key), str(target))
+        except FileNotFoundError as error:
+            raise StoreError(f"object {key} is missing from {self.url}") from error
+
+    def _replace(self, key: str, source: BinaryIO) -> None:
+        target = Path(self.path(key))
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
         try:
             with temporary.open("wb") as handle:
-                handle.write(data)
+                shutil.copyfileobj(source, handle, _CHUNK_BYTES)
                 handle.flush()
                 os.fsync(handle.fileno())
             temporary.replace(target)
@@ -68,10 +90,10 @@ class ObjectStore:
         return bool(self.fs.exists(self.path(key)))
 
     def put_folder(self, key: str, folder: Path) -> None:
-        """Copy a local folder to a key; its `manifest.json`, where there is one, last."""
+        """Copy a local folder to a key; each `manifest.json` after what it speaks of, the folder's own last."""
         files = sorted(p for p in folder.rglob("*") if p.is_file())
-        for file in sorted(files, key=lambda p: p.name == "manifest.json"):
-            self.write(f"{key}/{file.relative_to(folder).as_posix()}", file.read_bytes())
+        for file in sorted(files, key=lambda p: (p.name == "manifest.json", -len(p.parts))):
+            self.put_file(f"{key}/{file.relative_to(folder).as_posix()}", file)
 
     def local_folder(self, key: str, cache: Path) -> Path:
         """A local path holding the folder `key`: the store itself when it is a folder, else a copy below `cache`."""

@@ -14,6 +14,7 @@ from prometheus_client.samples import Sample
 
 from gpu_workers.contracts.messages import Sampling
 from gpu_workers.contracts.seams import EngineInfo, GenerateRequest, GenerateResult, VersionSpan, WorkerError
+from gpu_workers.engines.collective import CollectiveCalls
 from gpu_workers.engines.http import (
     CONNECT_SECONDS,
     READ_SECONDS,
@@ -32,7 +33,7 @@ MAX_OPEN_REQUESTS = 256  # of one client; more wait here, where leaving costs th
 _HEALTH_SECONDS = 25.0  # SGLang gives its own check 20
 
 
-class SGLangEngine:
+class SGLangEngine(CollectiveCalls):
     """RolloutEngine over HTTP. A generation is sent again only where none can have begun."""
 
     def __init__(
@@ -151,9 +152,9 @@ class SGLangEngine:
     async def _read(self, path: str) -> Any:
         return _json(self.url, await self._http.call("GET", path, repeat=Repeat.ALWAYS, seconds=READ_SECONDS))
 
-    async def _change(self, path: str, body: dict[str, Any]) -> None:
+    async def _change(self, path: str, body: dict[str, Any], *, seconds: float = REQUEST_SECONDS) -> None:
         """A change that may wait for running requests. A lost answer is not asked for again: read back what holds."""
-        answer = _json(self.url, await self._http.call("POST", path, body, seconds=REQUEST_SECONDS))
+        answer = _json(self.url, await self._http.call("POST", path, body, seconds=seconds))
         if isinstance(answer, dict) and answer.get("success") is False:
             raise refused(self.url + path, reason(answer), 400)
 

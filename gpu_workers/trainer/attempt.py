@@ -22,6 +22,7 @@ from gpu_workers.contracts.points import PointBatch, body_of
 from gpu_workers.contracts.runspec import Algorithm, RunSpec, parse_run_spec, stored_spec_hash
 from gpu_workers.contracts.seams import Published, TrainGroup
 from gpu_workers.contracts.store import ObjectStore, StoreError
+from gpu_workers.contracts.transfers import Transfer
 from gpu_workers.models.folder import ModelError, read_description
 from gpu_workers.process import cpu_seconds, peak_memory_bytes, release_freed_memory
 from gpu_workers.sessions.chat import ChatTemplate
@@ -58,6 +59,10 @@ class Workplace:
     store: ObjectStore
     models_dir: Path
     cache_dir: Path
+    snapshot_every: int = 10  # versions until one is published whole, where every weight is trained
+
+
+_BY_CHANGES = (Transfer.AUTO, Transfer.DELTA)  # other transfers want every version whole
 
 
 class TrainerAttempt:
@@ -74,7 +79,14 @@ class TrainerAttempt:
         self.job, self.place, self.reporter, self.world = job, place, reporter, world
         self.spec: RunSpec = parse_run_spec(job.spec)
         self._heartbeat = heartbeat
-        self._publisher = CheckpointPublisher(place.store, job.run_id, job.attempt, world)
+        self._publisher = CheckpointPublisher(
+            place.store,
+            job.run_id,
+            job.attempt,
+            world,
+            work=place.cache_dir / "publishing" / job.run_id,
+            snapshot_every=place.snapshot_every if self.spec.trainer.transfer in _BY_CHANGES else 1,
+        )
         self._reports: dict[str, Report] = {}
         self._skipped_in_a_row = 0
 

@@ -1,7 +1,7 @@
 """Checkpoints: the folder of one policy version, whole and exact or refused.
 
     v<NNNNNN>/adapter/   PEFT folder as engines load it, with its own manifest.json (name, version, sha256, base)
-    v<NNNNNN>/model/     instead, where every weight is trained: a Hugging Face folder
+    v<NNNNNN>/model/     instead, where every weight is trained: a Hugging Face folder, or what changed in it
     v<NNNNNN>/state/     master weights and Adam moments in float32, a file a rank (`sharded`), and trainer.json
     v<NNNNNN>/manifest.json   written last: SHA-256 of every file; without it the folder does not count
 No pickle anywhere: a checkpoint comes from a shared store.
@@ -121,11 +121,25 @@ def seal(folder: Path, identity: Identity, world: World = ALONE) -> None:
     (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
 
 
-def _digests(folder: Path) -> dict[str, str]:
+def seal_again(folder: Path, part: str) -> None:
+    """Write manifest.json anew after the files below `part` have changed; rank 0."""
+    manifest = read_manifest(folder)
+    files = {name: digest for name, digest in manifest.files.items() if not name.startswith(f"{part}/")}
+    files |= {f"{part}/{name}": digest for name, digest in _digests(folder / part, everything=True).items()}
+    sealed = msgspec.structs.replace(manifest, files=dict(sorted(files.items())))
+    (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(sealed)))
+
+
+def read_weights_manifest(folder: Path) -> WeightsManifest:
+    """Of adapter/ or model/, as `PolicyTrainer.save` has just written it."""
+    return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=WeightsManifest)
+
+
+def _digests(folder: Path, *, everything: bool = False) -> dict[str, str]:
     return {
         path.relative_to(folder).as_posix(): _sha256(path)
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path != folder / MANIFEST
+        if path.is_file() and (everything or path != folder / MANIFEST)
     }
 
 

@@ -88,7 +88,7 @@ def run_job(job: TrainJob, settings: WorkerSettings, reporter: TrainerReporter, 
 def _run(
     job: TrainJob, settings: WorkerSettings, reporter: TrainerReporter, heartbeat: HeartbeatThread, world: World
 ) -> None:
-    place = Workplace(settings.store, settings.models_dir, settings.cache_dir)
+    place = Workplace(settings.store, settings.models_dir, settings.cache_dir, settings.snapshot_every)
     attempt = TrainerAttempt(job, place, reporter, heartbeat, world)
     if attempt.spec.algorithm.kind is Algorithm.SFT:
         attempt.run(None)

@@ -2,29 +2,51 @@
 
 import shutil
 import tempfile
+import weakref
 from pathlib import Path
 
 from gpu_workers.contracts.seams import Published, TrainerBackend
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.trainer import checkpoints
 from gpu_workers.trainer.world import ALONE, World
+from gpu_workers.weights.delta.publisher import DeltaPublisher
 
 KEEP_STATES = 4
 
 
 class CheckpointPublisher:
-    """Saves versions of one attempt below runs/<run>/a<attempt>/. Folders are complete once their manifest is there."""
+    """Saves versions of one attempt below runs/<run>/a<attempt>/. Folders are complete once their manifest is there.
 
-    def __init__(self, store: ObjectStore, run_id: str, attempt: int, world: World = ALONE) -> None:
+    Where every weight is trained, model/ holds the whole model in the first version and then in every
+    `snapshot_every`-th, and in all but the first what changed since the version before (`weights.delta`).
+    Work in progress lies below `work`, which is this run's alone; what a killed attempt left there is removed.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        run_id: str,
+        attempt: int,
+        world: World = ALONE,
+        *,
+        work: Path | None = None,
+        snapshot_every: int = 1,
+    ) -> None:
         self._world = world
         self._store, self._run_id, self._attempt = store, run_id, attempt
         self._with_state: list[str] = []
+        self._work = work if work is not None else _temporary(self)
+        if world.is_main:  # before any step, and so before any other rank works there
+            shutil.rmtree(self._work, ignore_errors=True)
+        self._snapshot_every = snapshot_every
+        self._deltas: DeltaPublisher | None = None
 
     def publish(self, backend: TrainerBackend) -> Published:
         """Save the backend's present version and return where it is; collective, rank 0 writes."""
         key = checkpoints.version_key(self._run_id, self._attempt, backend.version)
         weights, _, _ = backend.weights_file.rpartition("/")
-        folder = Path(tempfile.mkdtemp(prefix="ratchet-checkpoint-"))
+        self._work.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self._work))
         try:
             backend.save(folder)
             if not self._world.is_main:
@@ -32,9 +54,11 @@ class CheckpointPublisher:
             self._world.gather(True)  # every rank's shards are there before the manifest says so
             if not self._world.is_main:
                 return Published(backend.version, key, f"{key}/{weights}", sha256="", num_bytes=0)
-            manifest = checkpoints.read_manifest(folder)
-            self._store.put_folder(key, folder)
+            sha256 = checkpoints.read_manifest(folder).files[backend.weights_file]
             num_bytes = (folder / backend.weights_file).stat().st_size
+            if weights == checkpoints.MODEL:
+                self._seal_model(folder, key)
+            self._store.put_folder(key, folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         self._drop_old_states(key)
@@ -42,14 +66,29 @@ class CheckpointPublisher:
             version=backend.version,
             checkpoint=key,
             adapter=f"{key}/{weights}",
-            sha256=manifest.files[backend.weights_file],
+            sha256=sha256,
             num_bytes=num_bytes,
         )
 
+    def _seal_model(self, folder: Path, key: str) -> None:
+        """model/ as the next link of this attempt's chain."""
+        if self._deltas is None:
+            self._deltas = DeltaPublisher(self._work / f"a{self._attempt}", self._snapshot_every)
+        model = folder / checkpoints.MODEL
+        told = checkpoints.read_weights_manifest(model)
+        self._deltas.seal(model, told, f"{key}/{checkpoints.MODEL}")
+        checkpoints.seal_again(folder, checkpoints.MODEL)
+
     def _drop_old_states(self, key: str) -> None:
-        """Adapters of every version stay; of the large states only the newest few can still be resumed from."""
+        """What engines load of every version stays; of the large states only the newest can still be resumed from."""
         self._with_state.append(key)
         while len(self._with_state) > KEEP_STATES:
             path = self._store.path(f"{self._with_state.pop(0)}/{checkpoints.STATE}")
             if self._store.fs.exists(path):
                 self._store.fs.rm(path, recursive=True)
+
+
+def _temporary(owner: object) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="ratchet-publishing-"))
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+    return folder

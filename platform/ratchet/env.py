@@ -52,6 +52,11 @@ class Env:
     object_store_embedded: bool
     engine_urls: tuple[str, ...]
     router_url: str  # sglang-router in front of them; empty: none
+    engine_agents: tuple[str, ...]  # keep the checkpoints on the engines' hosts, one for each; empty: none do
+    agent_secret: str
+    weights_address: str  # of the fleet worker's host, as the engines' hosts reach it
+    weights_collective: bool  # engines can form a process group with the fleet worker's host
+    snapshot_every: int  # versions of a run that trains all weights until one is published whole
     engine_embedded: bool
     engine_port: int
     engine_model: str
@@ -86,7 +91,8 @@ VARIABLES = frozenset(
         "OBJECT_STORE_URL", "RATCHET_METRICS_PORT", "RETENTION_DELETE",
         "RATCHET_ENGINE_PORT", "RATCHET_ENGINE_MODEL", "RATCHET_GATEWAY_PORT", "RATCHET_WORKER_SECRET",
         "ROLLOUT_CONCURRENCY", "TORCH_THREADS", "RATCHET_TRAINER_RANKS", "RATCHET_PORT", "ROLLOUT_ENGINE_URLS",
-        "ROLLOUT_ROUTER_URL",
+        "ROLLOUT_ROUTER_URL", "ROLLOUT_ENGINE_AGENTS", "ROLLOUT_AGENT_SECRET", "WEIGHT_SNAPSHOT_EVERY",
+        "WEIGHTS_ADDRESS", "WEIGHTS_COLLECTIVE",
         "CHECK_REPEATS", "CHECK_BAD_REPEATS", "CHECKS_IN_FLIGHT", "RATCHET_ENVIRONMENTS_DIR",
         "OIDC_SERVER_URL", "OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET", "OIDC_NAME", "WEBHOOK_NETWORKS",
         "TRUSTED_PROXIES",
@@ -201,6 +207,11 @@ def load_env(values: Mapping[str, str] | None = None, *, root: Path = ROOT) -> E
         object_store_embedded=not read.text("OBJECT_STORE_URL"),
         engine_urls=engine_urls or (f"http://127.0.0.1:{engine_port}",),
         router_url=read.url("ROLLOUT_ROUTER_URL", ("http", "https"), "").rstrip("/"),
+        engine_agents=read.urls("ROLLOUT_ENGINE_AGENTS", ("http", "https")),
+        agent_secret=read.text("ROLLOUT_AGENT_SECRET"),
+        weights_address=read.text("WEIGHTS_ADDRESS"),
+        weights_collective=read.flag("WEIGHTS_COLLECTIVE", False),
+        snapshot_every=read.number("WEIGHT_SNAPSHOT_EVERY", 10, 1, 1000),
         engine_embedded=not read.text("ROLLOUT_ENGINE_URLS"),
         engine_port=engine_port,
         engine_model=_engine_model(read),
@@ -223,9 +234,22 @@ def load_env(values: Mapping[str, str] | None = None, *, root: Path = ROOT) -> E
         webhook_networks=_networks(read, "WEBHOOK_NETWORKS"),
     )
     _check_oidc(read, env)
+    _check_agents(read, env)
     if read.problems:
         raise EnvError(read.problems)
     return env
+
+
+def _check_agents(read: _Reader, env: Env) -> None:
+    if not env.engine_agents:
+        return
+    if len(env.engine_agents) != len(env.engine_urls):
+        read.problems.append(
+            f"ROLLOUT_ENGINE_AGENTS names {len(env.engine_agents)} agents for {len(env.engine_urls)} engines: name one "
+            "for each of ROLLOUT_ENGINE_URLS, in that order (engines of one host share theirs)."
+        )
+    if len(env.agent_secret) < 32:
+        read.problems.append("ROLLOUT_AGENT_SECRET is shorter than 32 characters: set it as on the engines' hosts.")
 
 
 def _read_file(path: Path) -> None:

@@ -80,14 +80,14 @@ def _hold_checkpoint(module: ModuleType) -> None:
 
 def _hold_publish(module: ModuleType) -> None:
     """All of a version is in the store but its manifest."""
-    write = module.ObjectStore.write
+    put = module.ObjectStore.put_file
 
-    def wrapped(store: Any, key: str, data: bytes) -> None:
+    def wrapped(store: Any, key: str, file: Path) -> None:
         if key.startswith("runs/") and key.count("/") == 4 and key.endswith("/manifest.json"):
             stand("publish")
-        write(store, key, data)
+        put(store, key, file)
 
-    module.ObjectStore.write = wrapped
+    module.ObjectStore.put_file = wrapped
 
 
 def _hold_report(module: ModuleType) -> None:

@@ -1,30 +1,42 @@
-"""One suite for every WeightTransfer: the fake, adapter push and full weights from disk, to scripted and to embedded
-engines and, with `make test-sglang`, to a real SGLang."""
+"""One suite for every WeightTransfer: the fake, adapter push, full weights from disk, disk-delta, peer-to-peer and
+broadcast, to scripted and to embedded engines and, with `make test-sglang`, to a real SGLang."""
 
 import asyncio
+import importlib.util
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gpu_workers.contracts.messages import AdapterInstall, Sampling
-from gpu_workers.contracts.seams import GenerateRequest, RolloutEngine, WorkerError
+from gpu_workers.contracts.seams import GenerateRequest, RolloutEngine, WeightTransfer, WorkerError
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.engines.scripted import ScriptedEngine
 from gpu_workers.engines.sglang import SGLangEngine
 from gpu_workers.models import tiny
 from gpu_workers.models.folder import read_description
 from gpu_workers.weights.adapter import AdapterTransfer
+from gpu_workers.weights.broadcast import BroadcastTransfer
+from gpu_workers.weights.delta.publisher import DeltaPublisher
+from gpu_workers.weights.delta.transfer import DeltaTransfer
 from gpu_workers.weights.full import FullTransfer
+from gpu_workers.weights.peer.transfer import PeerTransfer
 from gpu_workers.weights.scripted import ScriptedTransfer
+from gpu_workers.weights.sender import close_kept
 from tests.sglang import server
+from tests.support.engine_process import engine_process
 from tests.support.transfers import Case
 from tests.unit.gpu_workers.engines.serving import make_adapter, serving
 
 ENGINES = ["scripted", "embedded", *(["sglang"] if server.FOLDER else [])]
-KINDS = ["fake", *(f"{way}-{engine}" for engine in ENGINES for way in ("adapter", "full"))]
+PEER = ("peer",) if importlib.util.find_spec("mooncake") else ()  # requirements-peer.txt
+KINDS = [
+    "fake",
+    *(f"{way}-{engine}" for engine in ENGINES for way in ("adapter", "full", "delta", *PEER)),
+    *(f"broadcast-{engine}" for engine in ENGINES if engine != "scripted"),  # a fake is no member of a process group
+]
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +53,14 @@ def smollm2() -> Path:
 def embedded_urls(model: Path) -> Iterator[list[str]]:
     with serving(model) as (first, _), serving(model) as (second, _):
         yield [first, second]
+
+
+@pytest.fixture(scope="module")
+def apart_urls(model: Path, embedded_urls: list[str]) -> Iterator[list[str]]:
+    """Each in a process of its own, as members of a process group are."""
+    with engine_process(model) as other:
+        yield [embedded_urls[0], other.url]
+    close_kept()
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +86,8 @@ async def case(request: pytest.FixtureRequest, model: Path, tmp_path: Path) -> A
     if kind == "scripted":
         engines = [(name, ScriptedEngine(fingerprint=fingerprint, model_path=str(model))) for name in ("a", "b")]
     else:
-        engines = [(url, SGLangEngine(url)) for url in request.getfixturevalue(f"{kind}_urls")]
+        urls = "apart_urls" if request.param == "broadcast-embedded" else f"{kind}_urls"
+        engines = [(url, SGLangEngine(url)) for url in request.getfixturevalue(urls)]
     served = request.getfixturevalue("smollm2") if kind == "sglang" else model
 
     async def held() -> list[set[str]]:
@@ -75,10 +96,19 @@ async def case(request: pytest.FixtureRequest, model: Path, tmp_path: Path) -> A
             return [set(info.adapters) for info in infos]
         return [{info.weight_version} - {"default"} for info in infos]
 
-    transfer = {"adapter": AdapterTransfer, "full": FullTransfer}[way](engines, store, cache)
+    kinds: dict[str, Callable[..., WeightTransfer]] = {
+        "adapter": AdapterTransfer,
+        "full": FullTransfer,
+        "delta": DeltaTransfer,
+        "peer": PeerTransfer,
+        "broadcast": partial(BroadcastTransfer, base=served, address="127.0.0.1", bucket_bytes=1 << 27),
+    }
+    transfer = kinds[way](engines, store, cache)
+    deltas = DeltaPublisher(tmp_path / "chain", snapshot_every=10) if way == "delta" else None
     shapes = json.loads((served / "config.json").read_text())
     clients = [engine for _, engine in engines]
-    yield Case(transfer, store, clients, served, held, way == "full", partial(make_adapter, model=shapes))
+    adapter = partial(make_adapter, model=shapes)
+    yield Case(transfer, store, clients, served, held, way != "adapter", adapter, deltas)
     for engine in clients:
         await engine.resume()
         info = await engine.info()
@@ -105,6 +135,8 @@ async def test_installed_on_every_engine_and_reported(case: Case, tmp_path: Path
     assert len(report.engines) == len(held)
     assert report.num_bytes > 0
     assert held == [set(report.installed)] * len(held)
+    if case.deltas:
+        assert report.density == 1.0, "from a snapshot"
     if case.full:
         assert report.pause_seconds is not None and 0 < report.pause_seconds <= report.duration_seconds
 
@@ -118,7 +150,10 @@ async def test_answers_change_with_the_version(case: Case, tmp_path: Path) -> No
     answers = []
     for version in (1, 2):
         item = case.publish(tmp_path / str(version), version)
-        await case.transfer.install([item], [])
+        report = await case.transfer.install([item], [])
+        if case.deltas and version > 1:
+            assert report.density is not None and 0 < report.density < 0.05
+            assert report.num_bytes == (Path(case.store.path(item.uri)) / case.file).stat().st_size
         answers.append(await engine.generate(ask(case, item)))
         if case.full:
             assert [span.version for span in answers[-1].spans] == [str(version)]

@@ -13,6 +13,8 @@ from apps.runs.models import Checkpoint, FleetInstall, Group, InstallState, Run
 from apps.runs.services import groups
 from apps.runs.signals import install_finished
 from gpu_workers.contracts.messages import AdapterInstall, FleetJob, PolicyInstalled
+from gpu_workers.contracts.runspec import Update
+from gpu_workers.contracts.transfers import Transfer
 from ratchet.commits import after_commit
 
 ENGINE_DOWN_AFTER = timedelta(minutes=5)  # an install unconfirmed for so long is given up
@@ -50,10 +52,19 @@ def _send(row: FleetInstall) -> None:
         base_model=row.base_model,
         install=msgspec.convert(row.install, list[AdapterInstall]),
         retire=row.retire,
+        transfer=_transfer_of(row.run),
         run_id=str(row.run_id or ""),
         run_attempt=row.attempt,
     )
     after_commit(messaging.send_fleet, job)
+
+
+def _transfer_of(run: Run | None) -> Transfer:
+    """By the run's spec; `auto` is left to the fleet worker, which knows where the engines are."""
+    trainer = run.spec.get("trainer", {}) if run else {}
+    if trainer.get("update", Update.LORA) == Update.LORA:
+        return Transfer.ADAPTER
+    return Transfer(trainer.get("transfer", Transfer.AUTO))
 
 
 def apply_answer(row: FleetInstall, answer: PolicyInstalled) -> None:
@@ -77,7 +88,7 @@ def apply_answer(row: FleetInstall, answer: PolicyInstalled) -> None:
         _mark(item["name"], InstallState.CONFIRMED)
     for name in row.retire:
         _mark(name, InstallState.RETIRED)
-    install_finished.send(sender=FleetInstall, install=row)
+    install_finished.send(sender=FleetInstall, install=row, answer=answer)
 
 
 def _mark(name: str, state: InstallState) -> None:

@@ -163,7 +163,7 @@ async def update_weights_from_disk(http: HttpRequest) -> Response:
     async with lock:
         try:
             model = await asyncio.to_thread(engine.read_model, body.model_path, body.weight_version)
-            await _quiesce(engine, body.abort_all_requests)
+            await quiesce(engine, body.abort_all_requests)
             await asyncio.wrap_future(engine.call(lambda: engine.replace_model(model, body.flush_cache)))
         except (EngineConfigError, EngineBusyError) as error:
             return Json(
@@ -177,7 +177,8 @@ async def update_weights_from_disk(http: HttpRequest) -> Response:
     )
 
 
-async def _quiesce(engine: Engine, abort_all: bool) -> None:
+async def quiesce(engine: Engine, abort_all: bool) -> None:
+    """Unless paused, nothing runs afterwards and nothing starts until `draining` is taken back."""
     if abort_all:
         await asyncio.wrap_future(engine.call(lambda: engine.abort("", True, "aborted by a weight update")))
     if engine.paused:

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from enum import StrEnum
 from pathlib import Path
@@ -21,7 +21,7 @@ from gpu_workers.engines.embedded.model import Model
 from gpu_workers.engines.embedded.request import Request
 from gpu_workers.engines.embedded.scheduler import Limits, Scheduler
 from gpu_workers.engines.embedded.text import Text
-from gpu_workers.engines.embedded.weights import load_weights
+from gpu_workers.engines.embedded.weights import load_weights, pack_weights
 from gpu_workers.process import release_freed_memory
 
 logger = logging.getLogger(__name__)
@@ -205,6 +205,13 @@ class Engine:
         weights = load_weights(folder, config, current.weights.dtype)
         version = current.weight_version if weight_version is None else weight_version
         return Model(folder, config, weights, current.rotary, version, block_rows=current.block_rows)
+
+    def pack_model(self, tensors: Mapping[str, torch.Tensor], weight_version: str | None) -> Model:
+        """Other weights of the same shape that were sent. Raises EngineConfigError."""
+        current = self.model
+        weights = pack_weights(tensors, current.config, current.weights.dtype)
+        version = current.weight_version if weight_version is None else weight_version
+        return Model(current.path, current.config, weights, current.rotary, version)
 
     # -- the thread --
 

@@ -10,7 +10,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gpu_workers.engines.embedded import control
+from gpu_workers.engines.embedded import control, updates
 from gpu_workers.engines.embedded.engine import Engine, EngineStoppedError
 from gpu_workers.engines.embedded.generate import generate
 from gpu_workers.engines.embedded.http import Json, error_response
@@ -33,6 +33,11 @@ def build_app(engine: Engine) -> Starlette:
             Route("/load_lora_adapter", control.load_lora_adapter, methods=post),
             Route("/unload_lora_adapter", control.unload_lora_adapter, methods=post),
             Route("/update_weights_from_disk", control.update_weights_from_disk, methods=post),
+            Route("/init_weights_update_group", updates.init_weights_update_group, methods=post),
+            Route("/destroy_weights_update_group", updates.destroy_weights_update_group, methods=post),
+            Route("/begin_weight_update", updates.begin_weight_update, methods=post),
+            Route("/update_weights_from_distributed", updates.update_weights_from_distributed, methods=post),
+            Route("/end_weight_update", updates.end_weight_update, methods=post),
             Route("/weights_checker", control.weights_checker, methods=both),
             Route("/update_weight_version", control.update_weight_version, methods=post),
             Route("/model_info", model_info),
@@ -50,6 +55,7 @@ def build_app(engine: Engine) -> Starlette:
     app.state.engine = engine
     app.state.adapter_lock = asyncio.Lock()
     app.state.weights_lock = asyncio.Lock()
+    app.state.updates = updates.Updates()
     return app
 
 
@@ -89,6 +95,8 @@ async def server_info(http: HttpRequest) -> Response:
         {
             "model_path": str(engine.model.path),
             "served_model_name": engine.served_name,
+            "device": "cpu",
+            "tp_size": 1,
             "version": VERSION,
             "dtype": str(engine.model.weights.dtype).removeprefix("torch."),
             "context_length": engine.config.context_length,

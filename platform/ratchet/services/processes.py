@@ -60,7 +60,9 @@ PROCESSES: tuple[ProcessSpec, ...] = (
         Plane.DATA,
         f"{_WORKERS} -n rollout@%h -Q {queues.ROLLOUT},{queues.VERIFY} -c {{rollout_concurrency}}",
     ),
-    ProcessSpec("fleet", Plane.DATA, f"{_WORKERS} -n fleet@%h -Q {queues.FLEET} -c 1"),
+    ProcessSpec(
+        "fleet", Plane.DATA, f"{_WORKERS} -n fleet@%h -Q {queues.FLEET} -c 1", secrets=("ROLLOUT_AGENT_SECRET",)
+    ),
     # A thread per job waits for its own subprocess: CUDA and torch never live in the worker. A job is taken when a
     # thread is free for it, never ahead: it would wait here while another worker is idle.
     ProcessSpec("train", Plane.DATA, f"{_WORKERS} -n train@%h -Q {queues.TRAIN} -c 2 --disable-prefetch"),
@@ -119,6 +121,10 @@ def data_environment(env: Env) -> dict[str, str]:
         "OBJECT_STORE_URL": env.object_store_url,
         "ROLLOUT_ENGINE_URLS": ",".join(env.engine_urls),
         "ROLLOUT_ROUTER_URL": env.router_url,
+        "ROLLOUT_ENGINE_AGENTS": ",".join(env.engine_agents),
+        "WEIGHTS_ADDRESS": env.weights_address,
+        "WEIGHTS_COLLECTIVE": str(env.weights_collective).lower(),
+        "WEIGHT_SNAPSHOT_EVERY": str(env.snapshot_every),
         "RATCHET_CONTROL_URL": f"http://127.0.0.1:{env.port}",
         "RATCHET_TRAINER_RANKS": str(env.trainer_ranks),
         "OMP_NUM_THREADS": threads,
@@ -143,6 +149,7 @@ def control_environment(env: Env) -> dict[str, str]:
         "RATCHET_ENGINE_MODEL": env.engine_model,
         "RATCHET_GATEWAY_PORT": str(env.gateway_port),
         "RATCHET_WORKER_SECRET": env.worker_secret,
+        "ROLLOUT_AGENT_SECRET": env.agent_secret,
         "DATABASE_URL": env.database_url,
         "DATABASE_POOL_SIZE": str(env.database_pool_size),
         "RETENTION_DELETE": str(env.retention_delete).lower(),

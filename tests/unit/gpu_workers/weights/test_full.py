@@ -17,7 +17,7 @@ from gpu_workers.models.folder import read_description
 from gpu_workers.trainer.backend import BaseModel, PolicyTrainer
 from gpu_workers.trainer.packing import TokenSequence, pack
 from gpu_workers.trainer.publishing import CheckpointPublisher
-from gpu_workers.weights import full
+from gpu_workers.weights import in_place
 from gpu_workers.weights.adapter import InstallError
 from gpu_workers.weights.fleet import install_on_fleet
 from gpu_workers.weights.full import FullTransfer
@@ -67,7 +67,7 @@ class Infinite(ScriptedEngine):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(full, "_FLUSH_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(in_place, "_FLUSH_WAIT_SECONDS", 0.001)
 
 
 def make_case(engine: ScriptedEngine, tiny_model: Path, tmp_path: Path) -> Case:

@@ -129,3 +129,12 @@ def test_sign_in_by_a_provider_needs_all_of_its_variables(tmp_path: Path) -> Non
     assert [words.split()[0].rstrip(":") for words in found] == ["WEBHOOK_NETWORKS", "OIDC_CLIENT_SECRET"]
     env = load(tmp_path, **server, OIDC_CLIENT_SECRET="s", WEBHOOK_NETWORKS="10.0.0.0/8")
     assert (env.oidc_server_url, env.webhook_networks) == ("https://id.example.org", ("10.0.0.0/8",))
+
+
+def test_engines_agents_are_as_many_and_know_the_secret(tmp_path: Path) -> None:
+    agents = {"ROLLOUT_ENGINE_URLS": "http://a:1,http://b:1", "ROLLOUT_ENGINE_AGENTS": "http://a:9"}
+    found = problems(tmp_path, **agents)
+    assert [problem.split()[0] for problem in found] == ["ROLLOUT_ENGINE_AGENTS", "ROLLOUT_AGENT_SECRET"]
+    agents |= {"ROLLOUT_ENGINE_AGENTS": "http://a:9,http://b:9", "ROLLOUT_AGENT_SECRET": "s" * 32}
+    env = load_env({"RATCHET_HOME": str(tmp_path), **agents}, root=tmp_path)
+    assert env.engine_agents == ("http://a:9", "http://b:9")

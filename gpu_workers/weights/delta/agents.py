@@ -1,0 +1,112 @@
+"""Who keeps the checkpoint on an engine's host: this process, or an agent there that is asked over HTTP."""
+
+import asyncio
+from pathlib import Path
+from typing import Protocol
+
+import httpx
+import msgspec
+
+from gpu_workers.contracts.store import ObjectStore, StoreError
+from gpu_workers.models.folder import WEIGHTS, file_sha256
+from gpu_workers.weights.adapter import InstallError
+from gpu_workers.weights.delta.errors import DeltaError, NoSpace
+from gpu_workers.weights.delta.keeping import CheckpointKeeper, Held, Wanted
+from gpu_workers.weights.delta.manifest import MANIFEST
+
+SECRET_HEADER = "X-Ratchet-Agent-Secret"  # noqa: S105
+BRING_SECONDS = 1800.0  # a whole model may have to be fetched
+CONNECT_SECONDS = 5.0
+
+
+class BringRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`serves` are the model folders that engines of this host say they have loaded."""
+
+    wanted: Wanted
+    serves: list[str] = []
+
+
+class BringAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """`same_bytes`: whether a served folder holds exactly the wanted weights; null where it cannot be read."""
+
+    held: Held
+    same_bytes: dict[str, bool | None] = {}
+
+
+class Agent(Protocol):
+    """Brings a version to one host. Raises InstallError."""
+
+    async def bring(self, request: BringRequest) -> BringAnswer: ...
+
+
+class LocalAgent:
+    """The engines' host is this one."""
+
+    def __init__(self, store: ObjectStore, cache: Path) -> None:
+        self._keeper = CheckpointKeeper(store, cache)
+
+    async def bring(self, request: BringRequest) -> BringAnswer:
+        try:
+            return await asyncio.to_thread(answer_bring, self._keeper, request)
+        except (DeltaError, StoreError) as error:
+            raise InstallError(str(error), retryable=isinstance(error, NoSpace | StoreError)) from error
+        except OSError as error:
+            text = f"weights {request.wanted.name} cannot be written below {self._keeper.cache}: {error}"
+            raise InstallError(text, retryable=True) from error
+
+
+class HttpAgent:
+    """`python -m gpu_workers.weights.agent` at a URL."""
+
+    def __init__(self, url: str, secret: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self._url, self._secret, self._transport = url, secret, transport
+
+    async def bring(self, request: BringRequest) -> BringAnswer:
+        answer = await self.ask("/weights/bring", msgspec.json.encode(request))
+        try:
+            return msgspec.json.decode(answer, type=BringAnswer)
+        except msgspec.DecodeError as error:
+            raise InstallError(f"agent {self._url} answers what is not its answer ({error})") from error
+
+    async def ask(self, path: str, body: bytes) -> bytes:
+        """The answer to one call. Raises InstallError with the agent's own reason."""
+        timeout = httpx.Timeout(BRING_SECONDS, connect=CONNECT_SECONDS)
+        try:
+            async with httpx.AsyncClient(timeout=timeout, transport=self._transport) as client:
+                headers = {SECRET_HEADER: self._secret, "Content-Type": "application/json"}
+                response = await client.post(f"{self._url}{path}", content=body, headers=headers)
+        except httpx.HTTPError as error:
+            text = f"agent {self._url} does not answer ({error or type(error).__name__}): start it on the engine's host"
+            raise InstallError(text, retryable=True) from error
+        if response.status_code != 200:
+            raise InstallError(f"agent {self._url}: {_reason(response)}", retryable=response.status_code >= 500)
+        return response.content
+
+
+def answer_bring(keeper: CheckpointKeeper, request: BringRequest) -> BringAnswer:
+    """Blocks. Served folders are looked at first: the version before the last is deleted for the next."""
+    same = {path: same_bytes_in(Path(path), request.wanted.sha256) for path in request.serves}
+    return BringAnswer(held=keeper.bring(request.wanted), same_bytes=same)
+
+
+def same_bytes_in(folder: Path, sha256: str) -> bool | None:
+    """By the folder's manifest where it has one, else by its weights file."""
+    try:
+        told = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=dict)
+        if "sha256" in told:
+            return bool(told["sha256"] == sha256)
+    except FileNotFoundError:
+        pass
+    except (OSError, msgspec.DecodeError):
+        return None
+    try:
+        return file_sha256(folder / WEIGHTS) == sha256
+    except OSError:
+        return None
+
+
+def _reason(response: httpx.Response) -> str:
+    try:
+        return str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"status {response.status_code}: {response.text[:200]!r}"
