@@ -164,7 +164,8 @@ def read_course(done: ExecResult, history: History | None, seal: Seal, timeout: 
         exit_code=told["exit_code"], output=tail, ends=tuple((how, main) for how, main in told["ends"]),
         files=told["files"], changed=frozenset(told["changed"]), logs=tuple(told["logs"]),
         witnessed=told["witnessed"], histories=() if history is None else (history,), seal=seal,
-        made=frozenset(told["made"]), seen=frozenset((kind, what) for kind, what in told["seen"]), passed=frozenset(told["passed"]), num_passed=told["num_passed"],
+        made=frozenset(told["made"]), seen=frozenset((kind, what) for kind, what in told["seen"]),
+        passed=frozenset(told["passed"]), num_passed=told["num_passed"],
     )  # fmt: skip
 
 

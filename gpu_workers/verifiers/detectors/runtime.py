@@ -5,7 +5,8 @@ from functools import partial
 
 from gpu_workers.verifiers.detectors.view import Sighting, View
 
-SEEN = "seen_at_check"  # key of the evidence: kind of deed -> what was done, as inside/audit.py and witness/watching.py name them
+# Key of the evidence: kind of deed -> what was done, as inside/audit.py and witness/watching.py name them.
+SEEN = "seen_at_check"
 WHERE = "the check"
 
 

@@ -95,7 +95,7 @@ def teller_of(
 ) -> Callable[[End], None]:
     """What tells how the main program ended, and then ends as Python would. `roots`: the policy's folder.
 
-    `look` tells before what the check's interpreter has become; None: a program of the policy's, of which nothing is told.
+    `look` tells before what the check's interpreter has become; None: the program is the policy's, nothing is told.
     """
     process, getpid = posix.getpid(), posix.getpid
 
@@ -244,8 +244,7 @@ def watch_deeds(
         if not looks:
             read = load_integrity()
             looks.append(read["start"](roots, watch.made, say))
-        modules = sys.modules.copy().values()
-        names["guard"]([m for m in modules if is_checks(m)], watch)
+        names["guard"](watch, is_checks)
 
     def is_checks(module: Any) -> bool:
         place = getattr(module, "__dict__", {}).get("__file__")

@@ -156,7 +156,7 @@ class Courses:
             return course
 
     async def _take(self, task: TaskBundle) -> Course | None:
-        """A run in which Pythons write what they want; then, from the tightest on, one under a seal that changes nothing."""
+        """A run in which Pythons write what they want; then one under the tightest seal that changes nothing."""
         try:
             episode = await reference_episode(task, self.backend)
             free = await self.run(task, episode, OPEN)

@@ -7,7 +7,7 @@ compares: no operator of this process has a say in that.
 
 from __future__ import annotations
 
-# ruff: noqa: PTH119, PTH120
+# ruff: noqa: PTH120
 import binascii
 import gc
 import os
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-TYPES = (int, str, float, bool, complex, list, dict, tuple, set, frozenset, bytes, bytearray, range, type(None), type, object)
+TYPES = (int, str, float, bool, complex, list, dict, tuple, set, frozenset, bytes, bytearray, range, type(None), type,
+         object)  # fmt: skip
 FREE = frozenset((
     "warnings.showwarning", "warnings.formatwarning", "warnings.filters", "threading.excepthook", "builtins.print",
     "builtins.input", "builtins._", "ssl._create_default_https_context", "ssl.create_default_context",
@@ -120,7 +121,8 @@ class Integrity:
             if self.memory.works and self.memory.version(owner) == version:
                 continue
             now = vars(owner)
-            keys = [key for key in before if now.get(key) is not before[key] and self.counts(owner, name, key, before[key])]
+            keys = [key for key in before if now.get(key) is not before[key]]
+            keys = [key for key in keys if self.counts(owner, name, key, before[key])]
             added = [key for key in now if key not in before]
             keys += [key for key in added if self.shadows(owner, key)]
             yield from (f"{name}.{key}" for key in keys)
@@ -131,7 +133,12 @@ class Integrity:
     def counts(self, owner: Any, name: str, key: str, old: Any) -> bool:
         if name == "sys":
             return key in STARTS
-        if isinstance(old, MODULE) or key in ("__annotations__", "__doc__", "__abstractmethods__", "__warningregistry__"):
+        if isinstance(old, MODULE) or key in (
+            "__annotations__",
+            "__doc__",
+            "__abstractmethods__",
+            "__warningregistry__",
+        ):
             return False
         has_source = "__file__" in vars(owner) or isinstance(owner, type)
         return callable(old) or hasattr(type(old), "__get__") or not has_source
@@ -145,10 +152,10 @@ class Integrity:
     def foreign(self) -> Iterator[str]:
         """Functions of the policy's in the library, in what was loaded later as well."""
         for name, module in loaded():
-            for key, value in list(module.__dict__.items()):
+            for key, value in list(module.__dict__.items()) if module is not sys else ():
                 if self.is_own_function(value):
                     yield f"{name}.{key}"
-                elif isinstance(value, type) and str(value.__dict__.get("__module__")).partition(".")[0] == name.partition(".")[0]:
+                elif isinstance(value, type) and top(value.__dict__.get("__module__")) == top(name):
                     yield from (f"{name}.{key}.{k}" for k, v in list(value.__dict__.items()) if self.is_own_function(v))
 
     def is_own_function(self, value: Any) -> bool:
@@ -214,8 +221,13 @@ def loaded() -> Iterator[tuple[str, Any]]:
         if type(module) is MODULE and name != "__main__":
             place = module.__dict__.get("__file__")
             origin = getattr(module.__dict__.get("__spec__"), "origin", None)
-            if (isinstance(place, str) and place.startswith(LIBRARY)) or (place is None and origin in ("built-in", "frozen")):
+            is_file = isinstance(place, str) and place.startswith(LIBRARY)
+            if is_file or (place is None and origin in ("built-in", "frozen")):
                 yield name, module
+
+
+def top(name: Any) -> str:
+    return str(name).partition(".")[0]
 
 
 def own_state(owner: Any) -> bool:
@@ -225,8 +237,9 @@ def own_state(owner: Any) -> bool:
     from opcode import opmap
 
     store = opmap["STORE_GLOBAL"]
-    codes = [value.__code__ for value in owner.__dict__.values() if type(value) is FUNCTION]
-    codes += [f.__code__ for v in owner.__dict__.values() if isinstance(v, type) for f in vars(v).values() if type(f) is FUNCTION]
+    values = list(owner.__dict__.values())
+    values += [inner for value in values if isinstance(value, type) for inner in vars(value).values()]
+    codes = [value.__code__ for value in values if type(value) is FUNCTION]
     while codes:
         code = codes.pop()
         if store in code.co_code[::2]:

@@ -7,7 +7,7 @@ the tests' files.
 
 from __future__ import annotations
 
-# ruff: noqa: PTH103, PTH110, PTH118, PTH123, S606
+# ruff: noqa: PTH103, PTH110, PTH114, PTH118, PTH123, S606
 import fcntl
 import json
 import os

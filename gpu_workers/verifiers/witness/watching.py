@@ -6,7 +6,7 @@ policy's where the first frame that is no library's is; code under the name of a
 
 from __future__ import annotations
 
-# ruff: noqa: PTH100, PTH109, PTH110, PTH117, PTH118, PTH119, PTH120
+# ruff: noqa: PTH100, PTH110, PTH120
 import os
 import sys
 from _thread import get_ident
@@ -28,10 +28,10 @@ FRAMES = ("tb_frame", "gi_frame", "cr_frame", "ag_frame")
 CODE = ("__code__", "__defaults__", "__kwdefaults__", "__globals__")
 MADE = ("compile", "code.__new__", "marshal.loads")
 MEMORY = ("ctypes.cdata", "ctypes.string_at", "ctypes.wstring_at")
-LOOKS = frozenset(("f_locals", "f_globals", "f_builtins", "f_lineno", "f_trace", "getattr", "attrgetter", "getargvalues",
-                   "__getattribute__", "getmembers", "eval", "exec", "vars"))  # fmt: skip
-HARMLESS = ("__file__", "__name__", "__spec__", "__doc__", "__package__", "__loader__", "__path__", "__class__", "__version__",
-            "__getattr__", "__warningregistry__", "__builtins__", "__all__")  # fmt: skip
+LOOKS = frozenset(("f_locals", "f_globals", "f_builtins", "f_trace", "getattr", "attrgetter",
+                   "getargvalues", "__getattribute__", "getmembers", "eval", "exec", "vars"))  # fmt: skip
+HARMLESS = ("__file__", "__name__", "__spec__", "__doc__", "__package__", "__loader__", "__path__", "__class__",
+            "__version__", "__getattr__", "__warningregistry__", "__builtins__", "__all__")  # fmt: skip
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 MAX_OF_KIND, MAX_WHAT, MAX_NAMES = 8, 200, 2000
 LIBRARY = tuple({os.path.dirname(os.__file__) + "/", "/usr/lib/", "/usr/local/lib/", "/witness/", "<frozen"})
@@ -133,9 +133,9 @@ class Watch:
 
     def opened(self, _: str, args: tuple[Any, ...]) -> None:
         path, mode, flags = args
-        if not self.own and isinstance(path, str) and path.endswith((".py", ".pyc")):
-            if os.path.abspath(path).startswith(self.roots):
-                self.on_code()
+        is_code = not self.own and isinstance(path, str) and path.endswith((".py", ".pyc"))
+        if is_code and os.path.abspath(path).startswith(self.roots):
+            self.on_code()
         is_write = bool(flags & WRITES) if isinstance(flags, int) else isinstance(mode, str) and mode[:1] in "wax"
         if not self.is_policys() or (not is_write and self.is_of_machinery(path)):
             return
@@ -268,29 +268,39 @@ class Watch:
             self.made.add(name)
 
 
-def guard(modules: Iterable[Any], watch: Watch) -> None:
-    """Have the names of a check's modules, which hold what it expects, told when the policy's code asks for them."""
-    plain, frame, harmless = type(sys).__getattribute__, sys._getframe, frozenset(HARMLESS)
-    put = type(sys).__setattr__
+def guard(watch: Watch, is_checks: Callable[[Any], bool]) -> None:
+    """Put stand-ins for a check's modules, which hold what it expects: what the policy's code asks of them is told.
 
-    class Module(type(sys)):  # type: ignore[misc]
-        def __getattribute__(self, name: str) -> Any:
-            value = plain(self, name)
-            if name not in harmless and asks(frame(1)):
-                watch.say("innards", f"{plain(self, '__name__')}.{name}")
-            return value
-
-        def __setattr__(self, name: str, value: Any) -> None:
-            if asks(frame(1)):
-                watch.say("replaced", f"{plain(self, '__name__')}.{name}")
-            put(self, name, value)
+    The stand-in's own dictionary is empty but for what is no secret; everybody else finds the module behind it.
+    """
+    kind, frame, harmless = type(sys), sys._getframe, frozenset(HARMLESS)
 
     def asks(who: Any) -> bool:
         while who is not None and who.f_code.co_filename.endswith("/inspect.py"):
             who = who.f_back
         return who is not None and watch.is_from(who)
 
-    Module.__name__ = Module.__qualname__ = "module"
-    for module in modules:
-        if type(module) is type(sys):
-            module.__class__ = Module
+    def stand_in(module: Any) -> Any:
+        class Module(kind):  # type: ignore[misc, valid-type]
+            def __getattribute__(self, name: str) -> Any:
+                if name not in harmless and asks(frame(1)):
+                    watch.say("innards", f"{module.__name__}.{name}")
+                return Module if name == "__class__" else getattr(module, name)
+
+            def __setattr__(self, name: str, value: Any) -> None:
+                if asks(frame(1)):
+                    watch.say("replaced", f"{module.__name__}.{name}")
+                setattr(module, name, value)
+
+            def __delattr__(self, name: str) -> None:
+                delattr(module, name)
+
+            def __dir__(self) -> list[str]:
+                return dir(module)
+
+        Module.__name__ = Module.__qualname__ = "module"
+        return Module(module.__name__)
+
+    for name, module in sys.modules.copy().items():
+        if type(module) is kind and is_checks(module):
+            sys.modules[name] = stand_in(module)

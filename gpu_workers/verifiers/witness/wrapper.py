@@ -171,7 +171,7 @@ def main(real: str, words: list[str]) -> int:
 
 
 def heard(pipe: int, nonce: bytes) -> list[str]:
-    """What the bootstrap said: each end once, an exit code or `exit` for one by code of the policy; `see …`, `types …`."""
+    """What the bootstrap said: each end once, a code or `exit` for one by the policy's code; `see …`, `types …`."""
     os.set_blocking(pipe, False)
     data = b""
     try:
@@ -239,7 +239,7 @@ def be_plain(real: str, words: list[str], start: Start, pipe: int, given: list[s
 def enter_domain(seal: Seal, given: list[str] | None = None) -> None:
     """A Landlock domain, where the kernel has it: not the memory of what started this, nor what the seal takes away.
 
-    `given`: of the tests, what a program of the policy's may read under a strict seal; None for a check, which reads all.
+    `given`: of the tests, what a program of the policy's may read under a strict seal; None: a check, which reads all.
     """
     abi = _call("syscall", CREATE_RULESET, None, 0, 1)
     if abi < 1:
