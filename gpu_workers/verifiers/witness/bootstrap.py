@@ -253,10 +253,10 @@ def watch_deeds(
 
     def look() -> None:
         for read in looks:
-            for what in read():
-                tell("equal" if what.startswith("an object") else "replaced", what)
+            for kind, what in read():
+                tell(kind, what)
 
-    looks: list[Callable[[], list[str]]] = []
+    looks: list[Callable[[], list[tuple[str, str]]]] = []
     load_integrity = partial(load, "integrity")
     watch = names["Watch"](tell, roots, own=given is not None, given=given or ())
     watch.on_code = begin

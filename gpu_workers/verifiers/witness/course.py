@@ -20,6 +20,10 @@ from gpu_workers.verifiers.witness.history import History
 
 UNSOUND_ENDS = {"gone": "left without a word", "exit": "was ended by the candidate's exit", "code": "said another code",
                 "skip": "was skipped by the candidate's code"}  # fmt: skip
+BY_WHOM = {
+    "changed": "replaced",
+    "pleased": "equal",
+}  # what may be the check's own doing, where nothing tells otherwise
 REWARDS = ("verifier/reward.txt", "verifier/reward.json")
 MANY = overseer.MAX_PASSED
 APP = "/workspace/app"
@@ -68,7 +72,8 @@ class Course:
         """What the policy's code did and the reference does not, by kind."""
         found: dict[str, list[str]] = {}
         for kind, what in sorted(self.seen - (usual.seen if usual else frozenset())):
-            found.setdefault(kind, []).append(what)
+            if kind not in BY_WHOM or usual is not None:
+                found.setdefault(BY_WHOM.get(kind, kind), []).append(what)
         return found
 
     def ends_beyond(self, usual: "Course | None") -> Counter[tuple[str, str]]:

@@ -29,7 +29,7 @@ STARTS = ("settrace", "setprofile", "exit", "_getframe", "getrefcount", "intern"
 VERSION_AT, DICT_AT, SIZE_AT = 24, 264, 32  # of a dictionary's counter; in a type, of its dictionary and basic size
 TABLES = ((96, 288), (104, 80), (112, 24))  # where a type has its operators' tables, and their sizes
 LIBRARY = (os.path.dirname(os.__file__) + "/", "/usr/lib/", "/usr/local/lib/")
-MAX_FOUND = 8
+MAX_FOUND = 40
 FUNCTION, MODULE = type(lambda: 0), type(sys)
 
 
@@ -77,7 +77,7 @@ class Integrity:
         self.memory = Memory()
         self.kept: dict[Any, tuple[str, dict[str, Any], int]] = {}
         self.modules: dict[str, Any] = {}
-        for name, module in loaded():
+        for name, module in loaded(self.roots):
             self.modules[name] = module
             if not getattr(module.__dict__.get("__spec__"), "_initializing", False):
                 self.keep(module, name)
@@ -95,28 +95,31 @@ class Integrity:
         if state:
             self.say(b"types %d" % binascii.crc32(state))
 
-    def look(self) -> list[str]:
-        """What is not as it was, by dotted names."""
+    def look(self) -> list[tuple[str, str]]:
+        """(kind, dotted name) of what is not as it was.
+
+        `replaced` by what is the policy's, `equal`: such an object; `changed` by whoever it was, in the check perhaps.
+        """
         self.tell_types()
-        found: list[str] = []
-        for part in (self.changes, self.foreign, self.imports, self.pleasers):
+        found: list[tuple[str, str]] = []
+        for part in (self.foreign, self.imports, self.pleasers, self.changes):
             try:
-                found += [name for name in part() if name not in FREE and name not in found][:MAX_FOUND]
+                found += [line for line in part() if line[1] not in FREE and line not in found][:MAX_FOUND]
             except Exception:  # noqa: S112  what the policy left behind does not hide the rest
                 continue
         return found
 
-    def imports(self) -> Iterator[str]:
+    def imports(self) -> Iterator[tuple[str, str]]:
         """Modules and finders of the policy's in the place of a library's."""
         for name, module in self.modules.items():
             now = sys.modules.get(name, module)
             if now is not module and self.is_policys(now):
-                yield f"sys.modules[{name}]"
+                yield "replaced", f"sys.modules[{name}]"
         for finder in (*sys.meta_path, *sys.path_hooks):
             if id(finder) not in self.finders and self.is_policys(finder):
-                yield f"sys.{type(finder).__name__}"
+                yield "replaced", f"sys.{type(finder).__name__}"
 
-    def changes(self) -> Iterator[str]:
+    def changes(self) -> Iterator[tuple[str, str]]:
         for owner, (name, before, version) in self.kept.items():
             if self.memory.works and self.memory.version(owner) == version:
                 continue
@@ -125,10 +128,13 @@ class Integrity:
             keys = [key for key in keys if self.counts(owner, name, key, before[key])]
             added = [key for key in now if key not in before]
             keys += [key for key in added if self.shadows(owner, key)]
-            yield from (f"{name}.{key}" for key in keys)
+            for key in keys:
+                value = now.get(key)
+                is_own = self.is_own_function(value) or self.is_policys(value)
+                yield "replaced" if is_own else "changed", f"{name}.{key}"
             is_same = not added and all(now.get(key) is before[key] for key in before)
             if is_same and self.memory.works and name not in ("sys", "warnings") and not own_state(owner):
-                yield f"{name}, which was put back"
+                yield "changed", f"{name}, which was put back"
 
     def counts(self, owner: Any, name: str, key: str, old: Any) -> bool:
         if name == "sys":
@@ -149,14 +155,18 @@ class Integrity:
             return key[:2] == "__" == key[-2:] and any(key in vars(base) for base in owner.__mro__[1:])
         return owner is not sys and key in vars(sys.modules["builtins"]) and owner is not sys.modules["builtins"]
 
-    def foreign(self) -> Iterator[str]:
+    def foreign(self) -> Iterator[tuple[str, str]]:
         """Functions of the policy's in the library, in what was loaded later as well."""
-        for name, module in loaded():
+        for name, module in loaded(self.roots):
             for key, value in list(module.__dict__.items()) if module is not sys else ():
                 if self.is_own_function(value):
-                    yield f"{name}.{key}"
+                    yield "replaced", f"{name}.{key}"
                 elif isinstance(value, type) and top(value.__dict__.get("__module__")) == top(name):
-                    yield from (f"{name}.{key}.{k}" for k, v in list(value.__dict__.items()) if self.is_own_function(v))
+                    yield from (
+                        ("replaced", f"{name}.{key}.{k}")
+                        for k, v in list(value.__dict__.items())
+                        if self.is_own_function(v)
+                    )
 
     def is_own_function(self, value: Any) -> bool:
         value = getattr(value, "__func__", None) if type(value) in (staticmethod, classmethod) else value
@@ -174,7 +184,7 @@ class Integrity:
         home = sys.modules.get(str(kind.__dict__.get("__module__")))
         return str(getattr(home, "__file__", "")).startswith(self.roots)
 
-    def pleasers(self) -> Iterator[str]:
+    def pleasers(self) -> Iterator[tuple[str, str]]:
         """Classes with objects that equal what they cannot know: only the policy's and those that mocks make."""
         suspects = [kind for kind in subclasses(object) if kind not in self.kept and self.compares(kind)]
         if not suspects:
@@ -188,7 +198,7 @@ class Integrity:
             except Exception:  # noqa: S112  it cannot be made without arguments
                 continue
             if any(pleases(thing) for thing in objects):
-                yield f"an object of {kind.__dict__.get('__module__')}.{kind.__name__} that equals everything"
+                yield "equal", f"an object of {kind.__dict__.get('__module__')}.{kind.__name__} that equals everything"
 
     def compares(self, kind: type) -> bool:
         own = next((vars(base)["__eq__"] for base in kind.__mro__ if "__eq__" in vars(base)), None)
@@ -215,13 +225,14 @@ def subclasses(kind: type) -> Iterator[type]:
                 yield below
 
 
-def loaded() -> Iterator[tuple[str, Any]]:
+def loaded(roots: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     """Modules of the library that are loaded, by name."""
     for name, module in list(sys.modules.items()):
         if type(module) is MODULE and name != "__main__":
             place = module.__dict__.get("__file__")
             origin = getattr(module.__dict__.get("__spec__"), "origin", None)
-            is_file = isinstance(place, str) and place.startswith(LIBRARY)
+            is_file = isinstance(place, str) and (place.startswith(LIBRARY) or "-packages/" in place)
+            is_file = is_file and not place.startswith(roots)
             if is_file or (place is None and origin in ("built-in", "frozen")):
                 yield name, module
 
@@ -248,5 +259,5 @@ def own_state(owner: Any) -> bool:
     return False
 
 
-def start(roots: tuple[str, ...], made: set[str], say: Callable[[bytes], Any]) -> Callable[[], list[str]]:
+def start(roots: tuple[str, ...], made: set[str], say: Callable[[bytes], Any]) -> Callable[[], list[tuple[str, str]]]:
     return Integrity(roots, made, say).look

@@ -120,7 +120,7 @@ def watch(tell: Callable[[str, str], None], roots: tuple[str, ...]) -> None:
                 asks = sys._getframe(1).f_code.co_filename
                 if not said and asks[:1] == "/" and not asks.startswith((os.path.dirname(os.__file__), *roots)):
                     said.append(True)
-                    tell("see equal", "unittest.mock.ANY")
+                    tell("see pleased", "unittest.mock.ANY")
                 return compare(self, other)
 
             return compared

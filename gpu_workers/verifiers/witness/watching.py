@@ -35,6 +35,7 @@ HARMLESS = ("__file__", "__name__", "__spec__", "__doc__", "__package__", "__loa
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 MAX_OF_KIND, MAX_WHAT, MAX_NAMES = 8, 200, 2000
 LIBRARY = tuple({os.path.dirname(os.__file__) + "/", "/usr/lib/", "/usr/local/lib/", "/witness/", "<frozen"})
+INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 class Watch:
@@ -102,7 +103,7 @@ class Watch:
             name = frame.f_code.co_filename
             if self.is_from(frame):
                 return True
-            is_library = name.startswith(LIBRARY)
+            is_library = name.startswith(LIBRARY) or any(part in name for part in INSTALLED)
             is_text = name[:1] == "<" and not is_library  # made by a library, for whoever called it
             if not is_text and (not is_library or (direct and not name.endswith("/inspect.py"))):
                 return False

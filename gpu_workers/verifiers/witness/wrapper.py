@@ -154,12 +154,12 @@ def main(real: str, words: list[str]) -> int:
         if _signal.getsignal(number) != _signal.SIG_IGN:
             _signal.signal(number, _signal.SIG_DFL)
     what = (start.main or "stdin")[:MAX_NAME]
+    said_in_all = heard(hears, nonce)
+    relay(pipe, [line for line in said_in_all if " " in line])
     if os.WIFSIGNALED(status):
         tell(pipe, f"signal {os.WTERMSIG(status)}\t{what!r}")
         os.kill(os.getpid(), os.WTERMSIG(status))
     code = os.WEXITSTATUS(status)
-    said_in_all = heard(hears, nonce)
-    relay(pipe, [line for line in said_in_all if " " in line])
     ends = [line for line in said_in_all if " " not in line]
     said = next((end for end in ends if end != "0"), "" if ends else "gone")
     if code == 0 and said:
