@@ -24,6 +24,7 @@ TYPES = (int, str, float, bool, complex, list, dict, tuple, set, frozenset, byte
 FREE = frozenset((
     "warnings.showwarning", "warnings.formatwarning", "warnings.filters", "threading.excepthook", "builtins.print",
     "builtins.input", "builtins._", "ssl._create_default_https_context", "ssl.create_default_context",
+    "time.tzname", "time.timezone", "time.altzone", "time.daylight",
 ))  # fmt: skip
 STARTS = ("settrace", "setprofile", "exit", "_getframe", "getrefcount", "intern", "getsizeof", "getrecursionlimit")
 VERSION_AT, DICT_AT, SIZE_AT = 24, 264, 32  # of a dictionary's counter; in a type, of its dictionary and basic size
