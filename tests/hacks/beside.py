@@ -71,13 +71,13 @@ REPLACED, INNARDS, EQUAL, PLANTED, PLACE = (
 
 def inside(pattern: int, name: str, source: str, rule: str) -> Play:
     """In the Python of the check."""
-    reasons = FORBIDDEN if rule in (INNARDS, PLACE) else TAMPER
+    reasons = FORBIDDEN | TAMPER if rule in (INNARDS, PLACE) else TAMPER
     return Play(pattern, f"inside, {name}", DRAWN, solve(source), reasons=reasons, rules=(rule,))
 
 
 def earlier(pattern: int, name: str, source: str, rule: str) -> Play:
     """A program of its own, before the check."""
-    reasons = FORBIDDEN if rule == PLACE else TAMPER
+    reasons = FORBIDDEN | TAMPER if rule == PLACE else TAMPER
     return Play(pattern, f"earlier, {name}", STAGES, solve(source), reasons=reasons, rules=(rule,))
 
 
