@@ -157,8 +157,10 @@ class Integrity:
         return owner is not sys and key in vars(sys.modules["builtins"]) and owner is not sys.modules["builtins"]
 
     def foreign(self) -> Iterator[tuple[str, str]]:
-        """Functions of the policy's in the library, in what was loaded later as well."""
+        """Functions of the policy's in what of the library was loaded later, or all of it where no version tells."""
         for name, module in loaded(self.roots):
+            if self.memory.works and module in self.kept:
+                continue
             for key, value in list(module.__dict__.items()) if module is not sys else ():
                 if self.is_own_function(value):
                     yield "replaced", f"{name}.{key}"
