@@ -146,7 +146,7 @@ def main(real: str, words: list[str]) -> int:
             os._exit(126)
     for number in FORWARDED:
         if _signal.getsignal(number) != _signal.SIG_IGN:
-            _signal.signal(number, lambda got, _: os.kill(child, got))
+            _signal.signal(number, lambda got, _: forward(child, got))
     os.close(gift)
     os.close(tells)
     _, status = os.waitpid(child, 0)
@@ -168,6 +168,13 @@ def main(real: str, words: list[str]) -> int:
     elif code != 0:
         tell(pipe, f"left {code}\t{what!r}")
     return code
+
+
+def forward(child: int, number: int) -> None:
+    try:
+        os.kill(child, number)
+    except OSError:  # it has ended by the same signal
+        return
 
 
 def heard(pipe: int, nonce: bytes) -> list[str]:
@@ -230,7 +237,7 @@ def be_plain(real: str, words: list[str], start: Start, pipe: int, given: list[s
     places = [place for place in os.environ.get("PATH", "").split(":") if place != f"{FOLDER}/bin"]
     os.environ["PATH"] = ":".join(places)
     os.environ.pop(VARIABLE, None)
-    if pipe >= 0:
+    if pipe >= 0 and not start.stays_unseen():
         own = ["own", str(pipe), start.kind, start.main, "\n".join(given), *start.rest]
         os.execv(real, [real, *start.options, f"{FOLDER}/bootstrap.py", *own])
     os.execv(real, [real, *words])
