@@ -196,7 +196,7 @@ class Integrity:
         for kind in suspects:
             objects = [thing for thing in alive if type(thing) is kind][:3]
             try:
-                base = next(base for base in kind.__mro__ if base in TYPES)
+                base: Any = next(base for base in kind.__mro__ if base in TYPES)
                 objects = objects or [base.__new__(kind)]
             except Exception:  # noqa: S112  it cannot be made without arguments
                 continue
@@ -219,7 +219,8 @@ def pleases(thing: Any) -> bool:
 
 
 def subclasses(kind: type) -> Iterator[type]:
-    known, left = set(), [kind]
+    known: set[int] = set()
+    left: list[Any] = [kind]
     while left:
         for below in type.__subclasses__(left.pop()):
             if id(below) not in known:
@@ -235,7 +236,7 @@ def loaded(roots: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
             place = module.__dict__.get("__file__")
             origin = getattr(module.__dict__.get("__spec__"), "origin", None)
             is_file = isinstance(place, str) and (place.startswith(LIBRARY) or "-packages/" in place)
-            is_file = is_file and not place.startswith(roots)
+            is_file = is_file and not str(place).startswith(roots)
             if is_file or (place is None and origin in ("built-in", "frozen")):
                 yield name, module
 

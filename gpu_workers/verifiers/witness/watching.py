@@ -56,6 +56,7 @@ class Watch:
         self.opened_root = False
         self.places = tuple(place for place in os.environ.get("PATH", "").split(":") if place.startswith("/"))
         self.frame, self.real, self.pid = sys._getframe, os.path.realpath, os.getpid()
+        events: dict[str, Callable[[str, tuple[Any, ...]], None]]
         events = {"open": self.opened, **dict.fromkeys(READS, self.read), **dict.fromkeys(CHANGES, self.changed),
                   **dict.fromkeys(STARTS, self.started)}  # fmt: skip
         if not own:
@@ -63,7 +64,7 @@ class Watch:
                        **dict.fromkeys(MEMORY, self.memory), "sys._getframe": self.climbed,
                        "object.__getattr__": self.climbed, "object.__setattr__": self.replaced,
                        "sys.settrace": self.traced, "sys.setprofile": self.traced}  # fmt: skip
-        self.events: dict[str, Callable[[str, tuple[Any, ...]], None]] = events
+        self.events = events
 
     def install(self) -> None:
         events, inside, failure = self.events, self.inside, Exception
@@ -98,7 +99,7 @@ class Watch:
         """Whether the policy's code does what is being done; `direct`: not through a library, but for `inspect`."""
         if self.own:
             return True
-        frame = self.frame(3)
+        frame: Any = self.frame(3)
         while frame is not None:
             name = frame.f_code.co_filename
             if self.is_from(frame):
@@ -132,7 +133,7 @@ class Watch:
                 found.append(self.real(text))
         return found
 
-    def opened(self, _: str, args: tuple[Any, ...]) -> None:
+    def opened(self, event: str, args: tuple[Any, ...]) -> None:
         path, mode, flags = args
         is_code = not self.own and isinstance(path, str) and path.endswith((".py", ".pyc"))
         if is_code and os.path.abspath(path).startswith(self.roots):
@@ -148,7 +149,7 @@ class Watch:
             else:
                 self.reached(place)
 
-    def read(self, _: str, args: tuple[Any, ...]) -> None:
+    def read(self, event: str, args: tuple[Any, ...]) -> None:
         if self.is_policys() and not self.frame(2).f_code.co_filename.startswith("<frozen importlib"):
             for place in self.places_of(args[:1]):
                 self.reached(place)
@@ -164,7 +165,7 @@ class Watch:
 
     def is_of_machinery(self, path: Any) -> bool:
         """Whether an import, or a line of code that is shown in a traceback or a warning, opens a source file."""
-        frame = self.frame(3)
+        frame: Any = self.frame(3)
         name = frame.f_code.co_filename
         if name.startswith("<frozen importlib"):
             return str(path).endswith((".py", ".pyc", ".so"))
@@ -208,7 +209,7 @@ class Watch:
 
     # what a check is made of
 
-    def heap(self, event: str, _: tuple[Any, ...]) -> None:
+    def heap(self, event: str, args: tuple[Any, ...]) -> None:
         if self.is_policys(direct=True):
             self.say("innards", event)
 
@@ -227,7 +228,7 @@ class Watch:
 
     def looks_into(self) -> bool:
         """Whether the policy's code that asks for a frame names, anywhere in its file, what reads more than places."""
-        frame = self.frame(3)
+        frame: Any = self.frame(3)
         while frame is not None and not self.is_from(frame):
             frame = frame.f_back
         codes = [getattr(frame, "f_code", None)]
@@ -242,14 +243,14 @@ class Watch:
                 codes += [const for const in code.co_consts if isinstance(const, type(code))]
         return bool(names & LOOKS)
 
-    def replaced(self, _: str, args: tuple[Any, ...]) -> None:
+    def replaced(self, event: str, args: tuple[Any, ...]) -> None:
         target = args[0]
         if args[1] in CODE and self.is_policys(direct=True):
             where = getattr(getattr(target, "__code__", None), "co_filename", "")
             if not where.startswith(self.roots) and where not in self.made:
                 self.say("replaced", f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', '')}")
 
-    def traced(self, event: str, _: tuple[Any, ...]) -> None:
+    def traced(self, event: str, args: tuple[Any, ...]) -> None:
         if self.is_policys(direct=True):
             self.say("frames", event)
 
