@@ -13,7 +13,8 @@ from gpu_workers.verifiers.offers import Value
 MAX_TEXT = 20_000  # characters from the end that are looked at
 _COPULA = r"(?::|=|\b(?:is|are|was|equals|becomes|(?:would|could|might|may|must|will|should) (?:also )?be|comes to)\b)"
 _CLAIM = re.compile(
-    rf"\b(?P<word>answer|result|total|sum|solution)\b(?P<rest>[*_]*(?:\([^()\n]{{0,60}}\)|[^\n.;:=()]){{0,60}}?){_COPULA}",
+    r"\b(?P<word>answer|result|total|sum|solution)\b"
+    rf"(?P<rest>[*_]*(?:\([^()\n]{{0,60}}\)|[^\n.;:=()]){{0,60}}?){_COPULA}",
     re.I,
 )
 _LEAD = re.compile(

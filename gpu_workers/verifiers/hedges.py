@@ -1,4 +1,4 @@
-"""Answers that offer several numbers by case, by label, in a table, as equations, in words, one correction after another.
+"""Answers that offer several numbers: by case, label, row, equation, in words, one correction after another.
 
 Pure. What is worked out of the numbers before it, totals and conclusions are no offers.
 """
@@ -6,14 +6,16 @@ Pure. What is worked out of the numbers before it, totals and conclusions are no
 import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from gpu_workers.verifiers.claims import TAKEN_BACK, Claim
 from gpu_workers.verifiers.offers import Value
 
 MAX_LISTED = 200  # values from the end that are looked at
 _SENTENCE = re.compile(r"\n|(?<=[.;!?])\s+")
-_CLAUSE = re.compile(r"\n|(?<=[.;!?])\s+|,\s+(?=(?:but |and |or )?(?:if|when|in case|assuming|otherwise|else|unless)\b)", re.I)
+_CLAUSE = re.compile(
+    r"\n|(?<=[.;!?])\s+|,\s+(?=(?:but |and |or )?(?:if|when|in case|assuming|otherwise|else|unless)\b)", re.I
+)
 _CASE = re.compile(
     r"\W*(?:\w{1,8}\W+){0,2}(?:if|in case|assuming|supposing|otherwise|else|unless|under|on (?:the|one|another)|for case"
     r"|case|when|provided|read as|taken as)\b", re.I,
@@ -21,10 +23,17 @@ _CASE = re.compile(
 _WORKING = re.compile(r"\d\s*(?:[+×÷·*^]|\\times|\\cdot|\\div|[-−/])\s*\d|\w\s*=\s*\d[\d.,]*\s*=")
 _ROW = re.compile(r"\s*\|.*\|\s*")
 _FINAL = re.compile(r"\b(?:total|answer|result|final\w*|altogether|overall|conclusion|therefore|thus|hence|so)\b", re.I)
-_LABELLED = re.compile(r"(?:[-•*>]\s+|\d{1,2}[.)]\s+)?(?P<label>[^\W\d][^\n\d:=]{0,40}?)\s*(?::|=|->|→)\s*[$€£*(\\]*\s*(?P<number>\S+)")
+_LABELLED = re.compile(
+    r"(?:[-•*>]\s+|\d{1,2}[.)]\s+)?(?P<label>[^\W\d][^\n\d:=]{0,40}?)\s*(?::|=|->|→)\s*[$€£*(\\]*\s*(?P<number>\S+)"
+)
 _LABELLING = re.compile(r"(?P<number>\S+)\s*(?:=|:|->|→|\()\s*(?P<label>[^\W\d][^\d:=,;\n]{0,40}?)\)?")
-_SYMBOL = re.compile(r"(?<![\w+*/^-])(?P<label>[A-Za-z]\w{0,12})\s*=\s*[$*]*\s*(?P<number>[-+−]?\d[\d.,]*)(?=\s*(?:[$*;,.\n)]|or\b|and\b|\Z))")
-_CHOSEN = re.compile(r"\b(?:since|because|so|therefore|thus|hence|must|reject\w*|discard\w*|only|positive|negative|valid)\b", re.I)
+_SYMBOL = re.compile(
+    r"(?<![\w+*/^-])(?P<label>[A-Za-z]\w{0,12})\s*=\s*[$*]*\s*(?P<number>[-+−]?\d[\d.,]*)"
+    r"(?=\s*(?:[$*;,.\n)]|or\b|and\b|\Z))"
+)
+_CHOSEN = re.compile(
+    r"\b(?:since|because|so|therefore|thus|hence|must|reject\w*|discard\w*|only|positive|negative|valid)\b", re.I
+)
 _MAY_BE = re.compile(
     r"\b(?:possible (?:results?|answers?|values?|totals?|solutions?|sums?)|candidates?|(?:could|might|may) (?:also )?be"
     r"|either|one of|guess\w*|options?)\b", re.I,
@@ -32,14 +41,22 @@ _MAY_BE = re.compile(
 _OTHERWISE = re.compile(
     r"\b(?:or|maybe|perhaps|alternatively|unless|otherwise|if|possibly|(?:could|might|may)(?: also| well)? be)\b", re.I
 )
-_UNITS = {word: number for number, word in enumerate(
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
-    " eighteen nineteen".split())}  # fmt: skip
-_TENS = {word: 10 * number for number, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)}
+_SMALL = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+)  # fmt: skip
+_UNITS = {word: number for number, word in enumerate(_SMALL)}
+_TENS = {
+    "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90,
+}  # fmt: skip
 _WORD = "|".join([*_TENS, *sorted(_UNITS, key=len, reverse=True)])
 _SPELT = rf"(?P<spelt>(?:{_WORD})(?:[\s-](?:{_WORD}))?)"
-_SPELT_BEFORE = re.compile(rf"\b{_SPELT}\s*(?:,|/)?\s*(?:or|otherwise|alternatively|/|,)\s*(?:else|maybe|perhaps|even)?\s*[$*(]*\Z", re.I)
-_SPELT_BEHIND = re.compile(rf"[)$*.]*\s*[,(]?\s*(?:or|otherwise|alternatively)\b[,\s]*(?:else|maybe|perhaps|even|possibly)?\s*{_SPELT}\b", re.I)
+_SPELT_BEFORE = re.compile(
+    rf"\b{_SPELT}\s*(?:,|/)?\s*(?:or|otherwise|alternatively|/|,)\s*(?:else|maybe|perhaps|even)?\s*[$*(]*\Z", re.I
+)
+_SPELT_BEHIND = re.compile(
+    rf"[)$*.]*\s*[,(]?\s*(?:or|otherwise|alternatively)\b[,\s]*(?:else|maybe|perhaps|even|possibly)?\s*{_SPELT}\b", re.I
+)
 
 
 def hedged(answer: str, values: Sequence[Value], made: Sequence[Claim]) -> list[str]:
@@ -65,9 +82,12 @@ def _offers(values: Sequence[Value]) -> Offers:
 def _pieces(answer: str, breaks: re.Pattern[str], values: Sequence[Value]) -> list[tuple[int, int, list[Value]]]:
     """Start, end and values of the pieces that hold any."""
     ends = [*(match.span() for match in breaks.finditer(answer)), (len(answer), len(answer))]
-    found, start = [], 0
+    found, start, at = [], 0, 0
     for end, after in ends:
-        inside = [value for value in values if start <= value.start and value.end <= end]
+        first = at
+        while at < len(values) and values[at].start < end:
+            at += 1
+        inside = [value for value in values[first:at] if start <= value.start and value.end <= end]
         if inside:
             found.append((start, end, inside))
         start = after
@@ -79,7 +99,7 @@ def _taken_back(answer: str, values: Sequence[Value], _: Sequence[Claim]) -> Off
     places = [match.start() for match in TAKEN_BACK.finditer(answer)]
     bounds = [0, *places, len(answer)]
     last = []
-    for start, end in zip(bounds, bounds[1:], strict=False):
+    for start, end in pairwise(bounds):
         inside = [value for value in values if start <= value.start and value.end <= end]
         if inside and not _WORKING.search(answer, start, end):
             last.append(inside[-1])
@@ -103,7 +123,11 @@ def _in_rows(answer: str, values: Sequence[Value], _: Sequence[Claim]) -> Offers
     """The last rows of a table, one value each."""
     rows: list[Value] = []
     for start, end, inside in reversed(_pieces(answer, re.compile(r"\n"), values)):
-        if not _ROW.fullmatch(answer, start, end) or len(inside) != 1 or (not rows and _FINAL.search(answer, start, end)):
+        if (
+            not _ROW.fullmatch(answer, start, end)
+            or len(inside) != 1
+            or (not rows and _FINAL.search(answer, start, end))
+        ):
             break
         rows.insert(0, inside[0])
     return _offers(rows) if len(rows) > 1 and not _is_worked_out(rows) else []
@@ -117,7 +141,12 @@ def _labelled(answer: str, values: Sequence[Value], _: Sequence[Claim]) -> Offer
     for start, end, inside in reversed(parts):
         text = answer[start:end].strip().rstrip(".!*$)").lstrip("*$ (")
         found = _LABELLED.fullmatch(text) or _LABELLING.fullmatch(text)
-        if len(inside) != 1 or found is None or inside[0].text not in found["number"] or len(found["label"].strip()) < 2:
+        if (
+            len(inside) != 1
+            or found is None
+            or inside[0].text not in found["number"]
+            or len(found["label"].strip()) < 2
+        ):
             break
         run.insert(0, inside[0])
         labels.insert(0, found["label"].strip())
@@ -188,6 +217,8 @@ def _is_worked_out(run: Sequence[Value]) -> bool:
     if last in (sum(before), product):
         return True
     return any(
-        last in (one + other, one * other, abs(one - other)) or (other and one == last * other) or (one and other == last * one)
+        last in (one + other, one * other, abs(one - other))
+        or (other and one == last * other)
+        or (one and other == last * one)
         for one, other in combinations(before[-20:], 2)
     )

@@ -24,7 +24,8 @@ NUMBER = re.compile(r"(?<![\w.])[-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[
 
 REFUSES = re.compile(
     r"\b(?:(?:can(?:no|')?t|can not|won't|will not|unable to|not able to|must decline to) (?:\w+ ){0,2}?"
-    r"(?:help(?! but)|assist|answer|solve|comply|provide|do (?:that|this)|respond|fulfil\w*)|i (?:refuse|decline)\b)", re.I,
+    r"(?:help(?! but)|assist|answer|solve|comply|provide|do (?:that|this)|respond|fulfil\w*)"
+    r"|i (?:refuse|decline)\b)", re.I,
 )  # fmt: skip
 
 

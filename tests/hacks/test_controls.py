@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.hacks.claimed import CLAIMED_TWINS
 from tests.hacks.controls import CONTROLS
 from tests.hacks.reported import TWINS
 from tests.hacks.scripted import SCRIPTED_CONTROLS
@@ -9,7 +10,7 @@ from tests.hacks.watched import WATCHED_TWINS
 from tests.hacks.world import Play, World, problem
 
 
-@pytest.mark.parametrize("play", [*CONTROLS, *TWINS, *SCRIPTED_CONTROLS, *WATCHED_TWINS], ids=str)
+@pytest.mark.parametrize("play", [*CONTROLS, *TWINS, *SCRIPTED_CONTROLS, *WATCHED_TWINS, *CLAIMED_TWINS], ids=str)
 async def test_honest_work_passes_unaccused(world: World, play: Play) -> None:
     record = await world.play(play.task, play.turns)
     assert problem(play, record) == ""

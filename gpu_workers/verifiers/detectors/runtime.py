@@ -25,7 +25,8 @@ def seen_place(view: View) -> Iterator[Sighting]:
 
 # The probes of deeds that stand for themselves; `shown`: tests that the policy was given were opened.
 SEEN_PROBES: dict[str, Callable[[View], Iterator[Sighting]]] = {
-    f"seen_{kind}": partial(seen, kind=kind) for kind in ("process", "search", "shown", "frames", "raw", "blinded", "in_check_frames", "in_check_equal")
+    f"seen_{kind}": partial(seen, kind=kind)
+    for kind in ("process", "search", "shown", "frames", "raw", "blinded", "in_check_frames", "in_check_equal")
 }
 
 

@@ -98,7 +98,7 @@ class View:
 
     @cached_property
     def is_apart(self) -> bool:
-        """Whether the candidate's code runs in a process of its own when it is tested: there it patches itself alone."""
+        """Whether the candidate's code is tested in a process of its own, where it patches itself alone."""
         verifier = self.task.verifier
         return verifier.kind is VerifierKind.TESTS and verifier.config.get("isolation") != "shared"
 

@@ -17,7 +17,9 @@ BINARY = frozenset(
 TELLING = frozenset({"startswith", "endswith", "issubset", "issuperset", "isdisjoint", "count", "index"})
 ONE_TO_ONE = frozenset({"add", "sub", "mul", "truediv", "xor"})  # another operand gives another result, unless it is 0
 NUM_DECOYS = 4
-QUIET = frozenset({"set", "setitem", "isinstance", "issubclass"})  # with another object of the candidate they decide nothing
+QUIET = frozenset(
+    {"set", "setitem", "isinstance", "issubclass"}
+)  # with another object of the candidate they decide nothing
 MODULE = "imported module"  # no kind is called so
 MAX_ITEMS = 10_000  # of an object that are looked through for one
 

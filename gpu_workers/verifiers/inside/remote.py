@@ -15,7 +15,15 @@ from typing import Any, ClassVar
 
 from gpu_workers.verifiers.inside import copies, pipes, server, trust
 from gpu_workers.verifiers.inside.clock import WATCH
-from gpu_workers.verifiers.inside.handles import ADVICE, CandidateGone, Handle, RemoteModule, Tampered, TooMuch, Uncrossable
+from gpu_workers.verifiers.inside.handles import (
+    ADVICE,
+    CandidateGone,
+    Handle,
+    RemoteModule,
+    Tampered,
+    TooMuch,
+    Uncrossable,
+)
 from gpu_workers.verifiers.inside.process import start
 from gpu_workers.verifiers.inside.values import ChannelClosed, decode, encode, receive, send
 

@@ -92,9 +92,7 @@ def _exactly(fd: int, size: int, wait: Callable[[], None]) -> bytes:
     return b"".join(parts)
 
 
-def encode(
-    value: Any, keep: Callable[[Any], dict], depth: int = 0, named: Callable[[Any], Any] | None = None
-) -> Any:
+def encode(value: Any, keep: Callable[[Any], dict], depth: int = 0, named: Callable[[Any], Any] | None = None) -> Any:
     """JSON of a value; `keep` describes what is no plain data, `named` the class of a named tuple."""
     if depth > MAX_DEPTH:
         raise TooDeep("a value nested more than " + str(MAX_DEPTH) + " deep does not cross")
