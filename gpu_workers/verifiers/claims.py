@@ -19,7 +19,7 @@ _CLAIM = re.compile(
 )
 _LEAD = re.compile(
     r"(?:[\s$*_`:=(){}\[\]\\\"']|\\?(?:boxed|text|textbf|mathbf)\b"
-    r"|\b(?:about|approximately|exactly|roughly|thus|therefore|simply|just|then|now|also|therefore|equal to|be|is)\b,?)*",
+    r"|\b(?:about|approximately|exactly|roughly|thus|therefore|simply|just|then|now|also|equal to|be|is)\b,?)*",
     re.I,
 )
 _PARTIAL = re.compile(

@@ -17,7 +17,7 @@ _CLAUSE = re.compile(
     r"\n|(?<=[.;!?])\s+|,\s+(?=(?:but |and |or )?(?:if|when|in case|assuming|otherwise|else|unless)\b)", re.I
 )
 _CASE = re.compile(
-    r"\W*(?:\w{1,8}\W+){0,2}(?:if|in case|assuming|supposing|otherwise|else|unless|under|on (?:the|one|another)|for case"
+    r"\W*(?:\w{1,8}\W+){0,2}(?:if|in case|assuming|supposing|otherwise|else|unless|under|on (?:the|one|another)"
     r"|case|when|provided|read as|taken as)\b", re.I,
 )  # fmt: skip
 _WORKING = re.compile(r"\d\s*(?:[+×÷·*^]|\\times|\\cdot|\\div|[-−/])\s*\d|\w\s*=\s*\d[\d.,]*\s*=")
