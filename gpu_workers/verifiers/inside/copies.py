@@ -36,6 +36,19 @@ def named_class(name: str, fields: list, kind: Any) -> Any:
     return made
 
 
+def named_tuple(kind: Any, items: list) -> Any:
+    """One of these; what it holds of objects is theirs by name. Raises ValueError where they pose as methods of data."""
+    if len(kind._fields) != len(items):
+        raise ValueError("a named tuple of another length")
+    for name, item in zip(kind._fields, items):  # noqa: B905  Python 3.9
+        if isinstance(item, Handle):
+            if server.is_method(name):
+                raise ValueError("an object in the place of a method")
+            object.__setattr__(item, "_handle_name", name)
+            object.__setattr__(item, "_handle_of", kind.__name__)
+    return tuple.__new__(kind, items)
+
+
 def exception_class(data: dict, known: dict) -> Any:
     """A class of ours that stands for the candidate's, so that tests can name and catch it. `known`: by number."""
     base = getattr(builtins, str(data["builtin"]), Exception)

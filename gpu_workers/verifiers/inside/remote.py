@@ -232,9 +232,7 @@ class Candidate:
             if number not in self.named:
                 kind = Handle(self, number, "type", True)
                 self.named[number] = copies.named_class(str(data["name"]), data["fields"], kind)
-            if len(self.named[number]._fields) != len(data["v"]):
-                raise ValueError("a named tuple of another length")
-            return self.named[number]
+            return lambda items: copies.named_tuple(self.named[number], items)
         if data["t"] != "ref":
             raise ValueError("unknown kind of value")
         if "exception" in data:

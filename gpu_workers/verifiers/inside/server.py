@@ -12,7 +12,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpu_workers.verifiers.inside import audit
-from gpu_workers.verifiers.inside.values import ChannelClosed, TooDeep, TooLarge, decode, encode, receive, send
+from gpu_workers.verifiers.inside.values import (
+    PLAIN_TYPES,
+    ChannelClosed,
+    TooDeep,
+    TooLarge,
+    decode,
+    encode,
+    receive,
+    send,
+)
 
 OPERATIONS = {
     name: getattr(operator, name)
@@ -117,6 +126,8 @@ class Server:
         fields = getattr(kind, "_fields", None)
         if type(fields) is not tuple or len(fields) != tuple.__len__(value) or not all(map(is_field, fields)):
             return None
+        if any(is_method(name) and not is_plain(item) for name, item in zip(fields, tuple.__iter__(value))):  # noqa: B905
+            return None
         return {"t": "named", "name": kind.__name__, "fields": list(fields), "class": self.keep(kind)["v"]}
 
     def decode(self, data: Any) -> Any:
@@ -168,7 +179,7 @@ class Server:
         if data["t"] == "ref":
             return self.kept[data["v"]]
         if data["t"] == "named":
-            return self.kept[data["class"]]
+            return lambda items: tuple.__new__(self.kept[data["class"]], items)
         if data["t"] == "file":
             return File({name: Callback(self, number) for name, number in data["v"].items()})
         return Callback(self, data["v"])
@@ -215,6 +226,15 @@ class File:
 def is_field(name: Any) -> bool:
     """Whether a name is one of a named tuple's fields that no method of tuples is called by."""
     return type(name) is str and name.isidentifier() and name[:1] != "_" and not hasattr(tuple, name)
+
+
+def is_method(name: str) -> bool:
+    """Whether plain data has a method or attribute of this name, which a check may ask a result for."""
+    return any(hasattr(kind, name) for kind in PLAIN_TYPES.values())
+
+
+def is_plain(value: Any) -> bool:
+    return type(value) in PLAIN_TYPES.values()
 
 
 def fields_of(value: Any) -> Any:

@@ -159,7 +159,7 @@ def decode(data: Any, resolve: Callable[[dict], Any], depth: int = 0, number: Ca
     if name == "type":
         return PLAIN_TYPES[inner]
     if name == "named":
-        return tuple.__new__(resolve(data), [decode(item, resolve, depth + 1, number) for item in inner])
+        return resolve(data)([decode(item, resolve, depth + 1, number) for item in inner])
     if name == "int":
         return int(inner, 16)
     if name == "float":

@@ -87,6 +87,7 @@ async def test_values_stay_what_they_are(backend, name):
 LYING = {
     "a named tuple equal to all": "import collections\nclass R(collections.namedtuple('R', 'x y')):\n __eq__ = lambda s, o: True\n __hash__ = None\ndef f(n): return R(9, 9)",
     "a field for a method": "import collections\nR = collections.namedtuple('R', 'count index')\ndef f(n): return R(lambda x: 1, lambda x: 0)",
+    "a field for a method of texts": "import collections\nR = collections.namedtuple('R', 'startswith n')\ndef f(n): return R(lambda x: True, 1)",
     "repr that is no text": "class R:\n def __repr__(s): return 5\ndef f(n): return R()",
     "an exception with another's attributes": "class E(Exception): pass\ndef f(n):\n e = E()\n e.__dict__.update(__class__=int, args=(2,), with_traceback=None)\n raise e",
     "a type that counts": "f = list",
@@ -95,7 +96,7 @@ LYING = {
 
 @pytest.mark.parametrize("name", LYING)
 async def test_a_copy_is_as_little_believed_as_its_object(backend, name):
-    tests = "from solution import f\ndef test():\n got = f(1)\n assert got == (1, 2) or got.count(7) == 1 or repr(got) == '(1, 2)'"
+    tests = "from solution import f\ndef test():\n got = f(1)\n assert got == (1, 2) or got.count(7) == 1 or getattr(got, 'startswith', bool)('') or repr(got) == '(1, 2)'"
     result = await judge(backend, tests, LYING[name])
     assert (result.verdict, result.score) == ("fail", 0.0), result
 
