@@ -28,7 +28,7 @@ class Stopped(RuntimeError):
 
 
 def named_class(name: str, fields: list, kind: Any) -> Any:
-    """A named tuple's class of the same name and fields; `kind` is the stand-in. Raises ValueError for other names."""
+    """Of the same name and fields; `kind` stands for the candidate's class. Raises ValueError for other names."""
     if not all(map(server.is_field, fields)):
         raise ValueError("a named tuple's field cannot be called so")
     made = collections.namedtuple(name if name.isidentifier() else "Named", fields, module="candidate")  # type: ignore[misc]
