@@ -107,7 +107,9 @@ def stub_episodes(task: TaskBundle, reference: FinishedEpisode) -> dict[str, Fin
     stubs |= ORDER_STUBS if not _is_apart(task.verifier) else dict(list(ORDER_STUBS.items())[:1])
     for name, (code, function) in stubs.items() if own or functions else ():
         named = "".join("\n" + function.format(name=name) for name in functions) if function else ""
-        answer = f"```python{named}\n{code}```" if functions else reference.answer
+        answer = reference.answer
+        if functions:  # in the form that the reference has
+            answer = f"```python{named}\n{code}```" if blocks else f"{named}\n{code}".lstrip()
         files = reference.files | dict.fromkeys(own, code.encode())
         episodes[name] = replace(reference, answer=answer, files=files)
     if not episodes and has_program(task.verifier):

@@ -37,7 +37,7 @@ def named_class(name: str, fields: list, kind: Any) -> Any:
 
 
 def named_tuple(kind: Any, items: list) -> Any:
-    """One of these; what it holds of objects is theirs by name. Raises ValueError where they pose as methods of data."""
+    """One of these; objects in it are its methods by name. Raises ValueError where they pose as methods of data."""
     if len(kind._fields) != len(items):
         raise ValueError("a named tuple of another length")
     for name, item in zip(kind._fields, items):  # noqa: B905  Python 3.9

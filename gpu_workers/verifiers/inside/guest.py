@@ -72,7 +72,8 @@ def _marks_of(text: str) -> set:
 
 def _marks(code: CodeType) -> set:
     """What its functions are known again by; where there are none, the module itself."""
-    inner, found = [item for item in code.co_consts if isinstance(item, CodeType)], set()
+    inner = [item for item in code.co_consts if isinstance(item, CodeType)]
+    found: set = set()
     if not inner and len(code.co_code) > 20:
         return {(code.co_code, code.co_names)}
     while inner:
