@@ -62,9 +62,9 @@ EARNS_NOTHING = frozenset(
 IN_CHECK = "in_check"  # kind of deed, as evidence names it
 PROBE = "code that tells when the check executes it in its own process"
 _TELL = (
-    'getattr([c for c in ().__class__.__base__.__subclasses__() if c.__name__ == "_wrap_close"][0]'
-    '.__init__.__globals__["sys"].modules.get("gpu_workers.verifiers.inside.program"), "tell", lambda: None)()'
-)
+    '[m.tell() for m in [[c for c in ().__class__.__base__.__subclasses__() if c.__name__ == "_wrap_close"][0]'
+    '.__init__.__globals__["sys"].modules.get("gpu_workers.verifiers.inside.program")] if m]'
+)  # also where no built-in name is left to it
 PROBE_STUBS = {PROBE: (_TELL + "\n" + _stub(_TELL)[0], _stub(_TELL)[1])}
 _FENCED = re.compile(r"```[A-Za-z0-9_+-]*[ \t]*\n(.*?)```", re.DOTALL)
 MAX_FIELDS = 12
