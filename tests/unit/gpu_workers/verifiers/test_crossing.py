@@ -5,7 +5,23 @@
 
 import pytest
 
-from tests.unit.gpu_workers.verifiers.test_suite_trust import judge
+from gpu_workers.contracts.enums import VerifierKind
+from gpu_workers.contracts.seams import FinishedEpisode
+from gpu_workers.contracts.tasks import EnvironmentContract, Limits, Message, TaskBundle, VerifierSpec
+from gpu_workers.verifiers.registry import get_verifier
+
+PATIENT = Limits(verify_timeout_seconds=90.0, cpu_seconds=60)
+
+
+async def judge(backend, tests, code, files=None, **config):
+    config = {"call_timeout_seconds": 30.0} | config
+    spec = VerifierSpec(kind=VerifierKind.TESTS, files={"test_it.py": tests}, config=config)
+    contract = EnvironmentContract(limits=PATIENT)
+    reference = [Message(role="assistant", content="done")]
+    task = TaskBundle(key="t", prompt=[], verifier=spec, reference=reference, contract=contract)
+    content = {path: text.encode() for path, text in (files or {}).items()} | {"solution.py": code.encode()}
+    return await get_verifier(spec, backend).verify(task, FinishedEpisode("done", [], files=content))
+
 
 LOOPS = {
     "map": "def test():\n assert all(map(lambda c: f(c[0]) == c[1], [(1, 2), (2, 4)]))",
@@ -80,7 +96,7 @@ FIDELITY = {
 async def test_values_stay_what_they_are(backend, name):
     code, body = FIDELITY[name]
     head = "import pytest\nimport solution as s\ndef test(tmp_path):\n "
-    result = await judge(backend, head + body, code, objects=True, call_timeout_seconds=5.0)
+    result = await judge(backend, head + body, code, objects=True)
     assert result.verdict == "pass", result
 
 
