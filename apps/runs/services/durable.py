@@ -11,6 +11,7 @@ from ratchet.store import get_store
 
 DAMAGED = "damaged_checkpoint"  # code of a trainer that cannot read what it was told to resume from
 _VERSION_FOLDER = re.compile(r"v(\d+)")
+_ATTEMPT_FOLDER = re.compile(r"/a(\d+)/v\d+$")
 _ADAPTER = "adapter"
 _WEIGHTS = f"{_ADAPTER}/adapter_model.safetensors"
 _STATE = "state/trainer.json"
@@ -35,19 +36,46 @@ def find_unreported(run: Run, previous: RunAttempt) -> str:
     """
     store = get_store()
     folder = f"runs/{run.id}/a{previous.number}"
-    try:
-        paths = store.fs.ls(store.path(folder), detail=False)
-    except FileNotFoundError:
-        paths = []
-    versions = [version for path in paths if (version := _version(path))]
     damaged = set(run.attempts.filter(ended_code=DAMAGED).values_list("resume_from", flat=True))
-    for version in sorted(versions, reverse=True):
+    for version in sorted(_versions_in(folder), reverse=True):
         key = f"{folder}/v{version:06d}"
         if version > run.version and key not in damaged and store.exists(f"{key}/{_MANIFEST}"):
             return key
     # It may itself have been told to take over an unreported one, and died before it could say so.
     key = previous.resume_from
     return key if previous.resumed_version is None and key not in damaged and _version(key) > run.version else ""
+
+
+def unreported_until(run: Run, attempt: int, version: int) -> list[str]:
+    """Keys of complete checkpoints up to a version that is known to be durable, of which nobody heard; oldest first.
+
+    Reports of a dead attempt are refused, and may be overtaken by those of later versions. Where attempts up to the
+    given one made the same version, the newest attempt's is what the later versions go back to.
+    """
+    missing = set(range(1, version + 1)) - set(run.checkpoints.values_list("version", flat=True))
+    found: dict[int, str] = {}
+    for number in range(attempt, 0, -1):
+        folder = f"runs/{run.id}/a{number}"
+        for one in missing.intersection(_versions_in(folder)) - found.keys() if missing else ():
+            key = f"{folder}/v{one:06d}"
+            if get_store().exists(f"{key}/{_MANIFEST}"):
+                found[one] = key
+    return [found[one] for one in sorted(found)]
+
+
+def attempt_of(key: str) -> int:
+    """Number of the attempt that wrote the checkpoint."""
+    named = _ATTEMPT_FOLDER.search(key)
+    return int(named[1]) if named else 0
+
+
+def _versions_in(folder: str) -> list[int]:
+    store = get_store()
+    try:
+        paths = store.fs.ls(store.path(folder), detail=False)
+    except FileNotFoundError:
+        return []
+    return [version for path in paths if (version := _version(path))]
 
 
 def _version(key: str) -> int:
