@@ -71,7 +71,12 @@ def final(answer: str, made: Sequence[Claim]) -> Value | None:
     A result or total without more words is the answer where its sentence is the last.
     """
     own = [claim for claim in made if claim.subject == "answer"]
-    if not own and made and " " not in made[-1].subject and not re.search(r"\n|[.;!?]\s", answer[made[-1].value.end :]):
+    if (
+        not own
+        and made
+        and " " not in made[-1].subject
+        and not re.search(r"\n|[.;!?]\s+[A-Z]", answer[made[-1].value.end :])
+    ):
         own = [made[-1]]
     if not own or TAKEN_BACK.search(answer, own[-1].value.end):
         return None
