@@ -11,6 +11,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 
 from apps.accounts import invitations
+from apps.accounts.lockout import too_many
 from apps.accounts.models import Invitation, Project, Role, User
 from apps.accounts.oidc import SESSION_KEY
 from apps.accounts.permissions import Permission, find_project, has_permission
@@ -90,7 +91,7 @@ def revoke_invitation(request: HttpRequest, slug: str, pk: UUID) -> HttpResponse
 def invitation(request: HttpRequest, secret: str) -> HttpResponse:
     """What the link of an invitation opens: join with the account one is signed in with, or make one."""
     if not allowed("sign_in", f"address {address_of(request)}"):
-        return error_page(request, 429, "Too many attempts within a minute: wait a moment, then try again.")
+        return too_many(request)
     found = invitations.find_open(secret)
     if found is None:
         return error_page(request, 404, _CLOSED)

@@ -14,16 +14,15 @@ from django.utils import timezone
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 
+from apps.accounts.lockout import TOO_MANY, too_many
 from apps.accounts.models import Membership
 from apps.accounts.permissions import permissions_of
 from apps.accounts.selectors import tokens_of
 from apps.accounts.services import DEFAULT_TOKEN_DAYS, issue_token, revoke_token
 from apps.accounts.throttles import address_of, allowed
 from apps.audit.services import record
-from ratchet.pages import error_page, page, reader
+from ratchet.pages import page, reader
 from ratchet.problems import Problem
-
-_TOO_MANY = "Too many attempts within a minute: wait a moment, then try again."
 
 
 class SignIn(LoginView):
@@ -33,7 +32,7 @@ class SignIn(LoginView):
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         if not allowed("sign_in", f"address {address_of(request)}"):
-            return error_page(request, 429, _TOO_MANY)
+            return too_many(request)
         return super().post(request, *args, **kwargs)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
@@ -94,7 +93,7 @@ def account(request: HttpRequest) -> HttpResponse:
 def _issue(request: HttpRequest, typed: dict[str, str]) -> str:
     user = reader(request)
     if not allowed("token", f"user {user.pk}"):
-        raise Problem("throttled", 429, _TOO_MANY)
+        raise Problem("throttled", 429, TOO_MANY)
     if not typed["name"]:
         raise Problem("invalid", 400, "Give the token a name.")
     if len(typed["name"]) > 100:

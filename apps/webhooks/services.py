@@ -78,8 +78,9 @@ def send_test(*, webhook: Webhook, by: User) -> Delivery:
     """Send a message that only says that it is a test, whatever the webhook listens to."""
     require(by, Permission.WEBHOOK_MANAGE, webhook.project)
     payload = {
-        "type": TEST, "at": timezone.now().isoformat(), "project": webhook.project.slug, "actor": by.get_username(),
-        "subject": {"type": "webhooks.webhook", "id": str(webhook.pk)},
+        "type": TEST, "source": "user", "at": timezone.now().isoformat(), "project": webhook.project.slug,
+        "actor": by.get_username(), "subject": {"type": "webhooks.webhook", "id": str(webhook.pk)},
+        "audit_sequence": None,  # a test is no event of the audit trail
     }  # fmt: skip
     return enqueue(webhook, TEST, payload)
 

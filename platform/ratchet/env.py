@@ -99,7 +99,8 @@ VARIABLES = frozenset(
     }
 )  # fmt: skip
 
-BASE_MODELS = ("smollm2", "tiny")
+BASE_MODELS = ("smollm2-135m-instruct", "tiny")
+_SHORT_NAMES = {"smollm2": BASE_MODELS[0]}
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -289,6 +290,8 @@ def _home(read: _Reader, root: Path) -> Home:
 def _engine_model(read: _Reader) -> str:
     """A base model that `gpu_workers.models` prepares, or the folder of one that is there."""
     value = read.text("RATCHET_ENGINE_MODEL", BASE_MODELS[0])
+    if value in _SHORT_NAMES:
+        return _SHORT_NAMES[value]
     if "/" not in value:
         return read.choice("RATCHET_ENGINE_MODEL", BASE_MODELS, BASE_MODELS[0])
     folder = Path(value).expanduser().absolute()

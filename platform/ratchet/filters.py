@@ -31,10 +31,19 @@ _WHOLE = (models.IntegerField, models.BigIntegerField, models.SmallIntegerField,
 
 
 class FilterSet(django_filters.FilterSet):
-    """As django-filter's, with strict truth values and whole numbers."""
+    """As django-filter's, with strict truth values and whole numbers; a value that is no choice is told the choices."""
 
     FILTER_DEFAULTS: ClassVar[dict[Any, Any]] = {
         **FILTER_FOR_DBFIELD_DEFAULTS,
         models.BooleanField: {"filter_class": TruthFilter},
         **{kind: {"filter_class": WholeFilter} for kind in _WHOLE},
     }
+
+    @property
+    def form(self) -> Any:
+        form: Any = super().form
+        for field in form.fields.values():
+            if isinstance(field, forms.ChoiceField) and not isinstance(field, forms.ModelChoiceField):
+                names = ", ".join(str(value) for value, _ in field.choices if value != "")
+                field.error_messages["invalid_choice"] = f"must be one of {names.replace('%', '%%')}"
+        return form

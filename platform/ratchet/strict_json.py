@@ -39,24 +39,24 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
         twice = next(name for name in made if sum(name == other for other, _ in pairs) > 1)
-        raise StrictJsonError(f"names {twice[:100]!r} twice in one object")
+        raise StrictJsonError(f"holds the name {twice[:100]!r} twice in one object")
     return made
 
 
 def _refuse_constant(name: str) -> Any:
-    raise StrictJsonError(f"{name} is not JSON: use a number or null")
+    raise StrictJsonError(f"holds {name}, which is not JSON: use a number or null")
 
 
 def _parse_int(digits: str) -> int:
     if len(digits) > MAX_NUMBER_DIGITS:
-        raise StrictJsonError(f"a number has {len(digits)} digits; at most {MAX_NUMBER_DIGITS} are taken")
+        raise StrictJsonError(f"holds a number of {len(digits)} digits; at most {MAX_NUMBER_DIGITS} are taken")
     return int(digits)
 
 
 def _parse_float(digits: str) -> float:
     value = float(digits)
     if math.isinf(value):
-        raise StrictJsonError(f"no number that can be stored: {digits[:40]} is out of range")
+        raise StrictJsonError(f"holds {digits[:40]}, which is out of range of the numbers that can be stored")
     return value
 
 

@@ -280,6 +280,7 @@ DOORS: dict[tuple[str, str], Door | tuple[Door, ...]] = {
     ("api-gate-confirm", "POST"): Door(P.GATE_OVERRIDE, pk("gate"), body=said(evidence_digest="x"), ok=(409,)),
     ("api-gate-evidence", "GET"): Door(P.GATE_READ, pk("gate")),
     # the document of the API, health, serving gateways
+    ("api-root", "GET"): Door(Who.ANYONE),
     ("schema", "GET"): Door(Who.ANYONE),
     ("swagger", "GET"): Door(Who.ANYONE),
     ("redoc", "GET"): Door(Who.ANYONE),

@@ -77,9 +77,11 @@ class MemberList(ListEndpoint[Membership]):
         username = values["user"]["username"]
         user = User.objects.filter(username=username).first()
         if user is None:
-            raise Problem(
-                "unknown_user", 400, f"There is no user {username!r}.", [{"path": "username", "message": "is unknown"}]
+            detail = (
+                f"There is no user {username!r}. Who has no account yet joins by an invitation: "
+                f"POST /api/v1/projects/{slug}/invitations/, or the project's page People."
             )
+            raise Problem("unknown_user", 400, detail, [{"path": "username", "message": "is unknown"}])
         member = services.add_member(project=project, user=user, role=values["role"], by=caller(request))
         return Response(serializers.MembershipSerializer(member).data, status=status.HTTP_201_CREATED)
 

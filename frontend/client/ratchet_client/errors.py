@@ -15,7 +15,10 @@ class FieldError:
 
 
 class RatchetError(Exception):
-    """A failure that a person can act on. `hint` says how."""
+    """A failure that a person can act on. `hint` says how. `status`: the HTTP status; None without a server's part."""
+
+    code = "client_error"
+    status: int | None = None
 
     def __init__(self, message: str, *, hint: str = "", fields: Sequence[FieldError] = ()) -> None:
         super().__init__(message)
@@ -24,24 +27,46 @@ class RatchetError(Exception):
         self.fields = list(fields)
 
 
+class UsageProblem(RatchetError):
+    """The command line cannot be used as it is."""
+
+    code = "usage"
+
+
+class NotFound(RatchetError):
+    """Of what the caller may see, nothing has that name; says the same as the server of an id."""
+
+    code, status = "not_found", 404
+
+
 class NotLoggedIn(RatchetError):
     """No server or no token is known."""
+
+    code = "not_logged_in"
 
 
 class SpecError(RatchetError):
     """A file cannot be read as a spec."""
 
+    code = "spec_unreadable"
+
 
 class Unreachable(RatchetError):
     """The server gave no answer in time."""
+
+    code = "unreachable"
 
 
 class TimedOut(RatchetError):
     """The time that the caller allowed is over; the work goes on."""
 
+    code = "timed_out"
+
 
 class ApiError(RatchetError):
     """A refusal of the server, from its RFC 9457 problem document. Programs read `code`, which is stable."""
+
+    status: int
 
     def __init__(
         self, status: int, problem: Mapping[str, Any], *, request: str, retry_after: float | None = None

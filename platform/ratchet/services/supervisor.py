@@ -30,6 +30,7 @@ from ratchet.services.processes import (
     render,
     system_environment,
 )
+from ratchet.services.progress import Waiting
 from ratchet.services.sentinel import SERVERS
 from ratchet.services.valkey import EmbeddedValkey
 
@@ -118,7 +119,7 @@ class Supervisor:
             # The only process that gets the owner's address: it makes the tables, and the application's role.
             owner = control_environment(self.env) | {"DATABASE_OWNER_URL": self.env.database_owner_url}
             command = [sys.executable, str(ROOT / "manage.py"), "migrate", "--no-input", "-v", "1"]
-            self._run_step("migrate", command, variables=owner)
+            self._run_step("migrate", command, variables=owner, what="the database's tables")
             preflight.require_database(self.env.database_url)
         # The engine needs its model's files first; everything else starts meanwhile, so that people can watch.
         engine = [spec for spec in table if spec.name == "engine"]
@@ -171,18 +172,20 @@ class Supervisor:
             return name
         self.say(f"Preparing the base policy {name} …")
         argv = [sys.executable, "-m", "gpu_workers.models", name, "--home", str(self.env.home.root)]
-        output = self._run_step("models", argv, variables=data_environment(self.env))
+        what = f"the files of {name}"
+        output = self._run_step("models", argv, variables=data_environment(self.env), what=what)
         return output.strip().splitlines()[-1]
 
-    def _run_step(self, name: str, argv: Sequence[str], variables: Mapping[str, str] | None = None) -> str:
+    def _run_step(self, name: str, argv: Sequence[str], *, variables: Mapping[str, str], what: str) -> str:
         """Run a command to its end while supervising the rest; returns what it printed. Raises ServiceError."""
         log = log_path(self.env, name)
         start = log.stat().st_size if log.exists() else 0
-        marked = self._marked(name, variables or control_environment(self.env))
+        marked, waiting = self._marked(name, variables), Waiting(what, self.say)
         process = children.spawn(argv, env=marked, log=log, cwd=ROOT)
         try:
             while process.poll() is None:
                 self._tick()
+                waiting.look()
         finally:
             children.stop(process)
         if process.returncode != 0:
@@ -198,8 +201,10 @@ class Supervisor:
         url = health_url(spec, self.env)
         child = next(child for child in self.children if child.name == spec.name)
         deadline = time.monotonic() + _READY_SECONDS
+        waiting = Waiting(f"{spec.name} to answer at {url} (log: {log_path(self.env, spec.name)})", self.say)
         while not _answers(url):
             self._tick()
+            waiting.look()
             if child.num_failures >= _MAX_FAILURES_AT_START or time.monotonic() > deadline:
                 log = log_path(self.env, spec.name)
                 raise ServiceError(

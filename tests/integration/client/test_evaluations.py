@@ -46,6 +46,8 @@ def test_a_dry_run_stores_nothing_and_names_lines(ratchet, world: World):
     spec = "suite: sums\npolicy: base\nsteps: 2\n"
     wanted = json.loads(ratchet("submit", "-", "--dry-run", "--json", stdin=spec).stdout)
     assert (wanted["suite"], wanted["spec"]["steps"]) == ("sums@1", 2)
+    said = dict(line.split("  ", 1) for line in ratchet("submit", "-", "--dry-run", stdin=spec).stdout.splitlines())
+    assert said["steps"].strip().startswith("2, each on ") and said["suite"].strip() == "sums@1"
     refused = ratchet("submit", "-", "--dry-run", stdin="suite: none\npolicy: nobody\nsteps: x\n", code=3).stderr
     assert all(f"standard input:{line}" in refused for line in (1, 2, 3)), refused
     assert not Run.objects.exists()

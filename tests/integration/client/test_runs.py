@@ -4,6 +4,7 @@ import json
 import subprocess
 import time
 from collections import Counter
+from uuid import uuid4
 
 import pytest
 import yaml
@@ -50,6 +51,12 @@ def test_a_wrong_spec_is_refused_with_path_and_line(ratchet, plane, tmp_path):
     told = json.loads(ratchet("submit", "-", "--json", "--set", "steps=0", stdin=spec(), code=3).stdout)
     assert told["error"]["errors"][0]["path"] == "steps" and told["error"]["errors"][0]["where"] == "--set"
     assert not Run.objects.exists()
+
+
+def test_what_is_not_there_is_the_same_error_by_number_and_by_id(ratchet, world):
+    for words in (("runs", "show", 999, "--json"), ("--json", "run", "show", uuid4()), ("gates", "--json", "show", 9)):
+        error = json.loads(ratchet(*words, "-p", "lab", code=3).stdout)["error"]
+        assert (error["code"], error["status"]) == ("not_found", 404) and error["message"]
 
 
 def test_answers_that_are_lost_make_no_second_run(ratchet, plane, application):

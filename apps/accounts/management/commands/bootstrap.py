@@ -9,7 +9,10 @@ from apps.accounts.bootstrap import PEOPLE, Bootstrap, bootstrap_installation
 
 
 class Command(BaseCommand):
-    help = "Make the demo project, four people and a token for the engineer. Secrets are printed once."
+    help = (
+        "Make the demo project, four people and a token for the engineer; admin is superuser of the installation. "
+        "Secrets are printed once."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(

@@ -15,11 +15,11 @@ from ratchet_client.commands.gates import gates
 from ratchet_client.commands.output import ExitCode
 from ratchet_client.commands.policies import channels, policies
 from ratchet_client.commands.runs import logs, runs
-from ratchet_client.commands.session import Session
+from ratchet_client.commands.session import Session, json_option
 from ratchet_client.commands.submit import submit
 from ratchet_client.commands.suites import suites
 from ratchet_client.commands.watch import watch
-from ratchet_client.errors import RatchetError, TimedOut
+from ratchet_client.errors import RatchetError, TimedOut, UsageProblem
 
 _SINGULARS = {"run": "runs", "gate": "gates", "suite": "suites", "policy": "policies", "token": "tokens"}
 _SINGULARS |= {"episode": "episodes", "channel": "channels", "evaluation": "evaluations"}
@@ -47,6 +47,8 @@ class Commands(click.Group):
 def ratchet(context: click.Context, url: str, patience: float) -> None:
     """Runs, episodes and decisions of a Ratchet server.
 
+    Nouns may be in the singular: `ratchet gate show` is `ratchet gates show`.
+
     Exit codes: 0 pass, 1 fail, 2 inconclusive, 3 error.
     """
     session = context.ensure_object(Session)
@@ -70,6 +72,17 @@ for command in (
     tokens, api, completion,
 ):  # fmt: skip
     ratchet.add_command(command)
+for group in (ratchet, *ratchet.commands.values()):
+    if isinstance(group, click.Group):
+        json_option(group)  # --json goes before a subcommand too
+
+
+def usage_problem(error: click.ClickException) -> UsageProblem:
+    """A wrong command line as an error with its code, for who asked for JSON."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    hint = f"{context.command_path} --help" if context else ""
+    message = "Missing command." if isinstance(error, click.exceptions.NoArgsIsHelpError) else ""
+    return UsageProblem(message or error.format_message(), hint=hint)
 
 
 def main() -> None:
@@ -84,7 +97,11 @@ def main() -> None:
         code = ratchet.main(prog_name="ratchet", standalone_mode=False, obj=session)
         sys.stdout.flush()
     except click.ClickException as error:
-        error.show()
+        if session.output.as_json or "--json" in sys.argv[1:]:  # parsing may have ended before the option's turn
+            session.output.as_json = True
+            session.output.error(usage_problem(error))
+        else:
+            error.show()
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         code = INTERRUPTED

@@ -100,9 +100,8 @@ class Output:
         code = f" ({error.code}, {error.status})" if isinstance(error, ApiError) else ""
         if self.as_json:
             fields = [{"path": f.path, "message": f.message, "where": f.where} for f in error.fields]
-            body = {"message": error.message, "errors": fields, "hint": error.hint}
-            problem = {"code": error.code, "status": error.status} if isinstance(error, ApiError) else {}
-            self.json({"error": problem | body})
+            problem = {"code": error.code, "status": error.status, "message": error.message}
+            self.json({"error": problem | {"errors": fields, "hint": error.hint}})
         self._complain(Text.assemble(("error: ", "bold red"), printable(error.message + code)))
         for field in error.fields:
             place = f"  {field.where}: " if field.where else "  "

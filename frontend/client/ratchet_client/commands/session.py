@@ -12,7 +12,7 @@ import click
 from ratchet_client.client import Client
 from ratchet_client.commands.output import Output
 from ratchet_client.credentials import Login, load_login
-from ratchet_client.errors import RatchetError
+from ratchet_client.errors import NotFound, UsageProblem
 
 
 class Session:
@@ -47,7 +47,7 @@ class Session:
         if len(slugs) == 1:
             return slugs[0]
         known = f"yours are {', '.join(slugs)}" if slugs else "you are in none"
-        raise RatchetError(f"Which project? ({known})", hint="--project SLUG, or ratchet login --project SLUG")
+        raise UsageProblem(f"Which project? ({known})", hint="--project SLUG, or ratchet login --project SLUG")
 
     def close(self) -> None:
         """End the connections that were opened."""
@@ -75,12 +75,12 @@ class Session:
         if _is_id(reference):
             return reference
         if reference != "last":
-            raise RatchetError(
+            raise UsageProblem(
                 f"{reference!r} is no evaluation: give its id, or `last`.", hint="ratchet evaluations list"
             )
         for evaluation in self.client.evaluations.list(project=self.project, page_size=1):
             return evaluation["id"]
-        raise RatchetError(f"There is no evaluation in project {self.project} that you may see.")
+        raise NotFound(f"There is no evaluation in project {self.project} that you may see.")
 
     def find_suite(self, reference: str) -> str:
         """The id of a suite given by id, slug (newest version) or slug@version."""
@@ -90,7 +90,7 @@ class Session:
         for suite in self.client.suites.list(project=self.project, slug=slug):
             if not version or version == str(suite["version"]):
                 return suite["id"]
-        raise RatchetError(
+        raise NotFound(
             f"There is no suite {reference} in project {self.project} that you may see.", hint="ratchet suites list"
         )
 
@@ -100,7 +100,7 @@ class Session:
             return reference
         for policy in self.client.policies.list(project=self.project, slug=reference):
             return policy["id"]
-        raise RatchetError(
+        raise NotFound(
             f"There is no policy {reference} in project {self.project} that you may see.", hint="ratchet policies list"
         )
 
@@ -108,13 +108,13 @@ class Session:
         if _is_id(reference):
             return reference
         if not (reference == "last" or re.fullmatch(r"[1-9]\d{0,9}", reference)):
-            raise RatchetError(f"{reference!r} is no {noun}: give its number, its id, or `last`.")
+            raise UsageProblem(f"{reference!r} is no {noun}: give its number, its id, or `last`.")
         for row in rows(project=self.project, page_size=200):  # newest first
             if reference == "last" or row["number"] == int(reference):
                 return str(row["id"])
             if row["number"] < int(reference):
                 break
-        raise RatchetError(
+        raise NotFound(
             f"There is no {noun} {reference} in project {self.project} that you may see.", hint=f"ratchet {noun}s list"
         )
 

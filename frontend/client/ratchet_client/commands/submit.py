@@ -7,6 +7,7 @@ import click
 
 from ratchet_client.commands.output import ExitCode
 from ratchet_client.commands.session import Session, in_project, key_option
+from ratchet_client.commands.spec_view import spec_fields
 from ratchet_client.commands.watch import watch_run
 from ratchet_client.errors import ApiError, SpecError
 from ratchet_client.spec_files import read_spec, set_field
@@ -36,8 +37,7 @@ def submit(session: Session, spec: str, changes: tuple[str, ...], then_watch: bo
     try:
         if dry_run:
             wanted = session.client.runs.validate(body, project=session.project)
-            named = {"suite": wanted["suite"], "policy": wanted["policy"], "hash": wanted["spec_hash"]}
-            session.output.record(wanted, named)
+            session.output.record(wanted, spec_fields(wanted))
             return ExitCode.PASS
         run = session.client.runs.submit(body, project=session.project, key=key)
     except ApiError as error:

@@ -52,7 +52,9 @@ def test_roles_are_given_and_taken_by_admins_only(project, owner, engineer, stra
     assert (changed.before["role"], changed.after["role"]) == ("viewer", "engineer")
     assert mine.delete(f"{url}sam/").status_code == 204
     assert mine.delete(f"{url}sam/").status_code == 404
-    assert mine.post(url, {"username": "nobody", "role": "viewer"}).json()["errors"][0]["path"] == "username"
+    unknown = mine.post(url, {"username": "nobody", "role": "viewer"}).json()
+    assert (unknown["code"], unknown["errors"][0]["path"]) == ("unknown_user", "username")
+    assert "/api/v1/projects/demo/invitations/" in unknown["detail"], "the way for who has no account"
     assert mine.post(url, {"username": "sam", "role": "king"}).json()["errors"][0]["path"] == "role"
 
 

@@ -1,6 +1,7 @@
 """Guessing passwords is stopped, sessions end when they should, and callers cannot ask without end."""
 
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -8,6 +9,7 @@ from django.core.cache import caches
 from django.test import Client
 from django.utils import timezone
 
+from apps.accounts import throttles
 from apps.accounts.authentication import find_token
 from apps.accounts.models import Membership, User
 from apps.accounts.services import issue_token
@@ -50,9 +52,12 @@ def test_a_right_password_in_time_forgets_the_wrong_ones(client: Client, enginee
     assert AuditEvent.objects.filter(tag="user:session:sign_in", actor_name="ed").count() == 1
 
 
-def test_sign_ins_of_one_address_are_counted_whatever_the_name(client: Client, db, settings):
+def test_sign_ins_of_one_address_are_counted_whatever_the_name(client: Client, db, settings, monkeypatch):
+    monkeypatch.setattr(throttles, "time", SimpleNamespace(time=lambda: 1030.0))  # 50 s before the next minute
     settings.RATCHET_RATES = {**settings.RATCHET_RATES, "sign_in": 3}
     assert [try_password(client, f"u{n}", "wrong").status_code for n in range(4)] == [200, 200, 200, 429]
+    for refused in (try_password(client, "u9", "wrong"), client.get("/invitations/x/", REMOTE_ADDR="10.0.0.1")):
+        assert (refused.status_code, refused["Retry-After"]) == (429, "50")
 
 
 def test_a_new_password_ends_the_other_sessions(engineer):

@@ -61,6 +61,8 @@ def test_a_test_and_its_redelivery_are_in_the_log(webhook, engineer, receiver, c
     assert (started.status_code, started.json()["state"]) == (202, "pending")
     assert client.post(f"{started['Location']}redeliver/").json()["code"] == "delivery_pending"
     deliver(started.json()["id"])
+    payload = Delivery.objects.get(pk=started.json()["id"]).payload  # as any other, but no event of the audit trail
+    assert (payload["type"], payload["source"], payload["audit_sequence"]) == ("webhook:test", "user", None)
     done = client.get(started["Location"]).json()
     assert (done["state"], done["attempts"][0]["status_code"], done["attempts"][0]["response"]) == (
         "delivered",

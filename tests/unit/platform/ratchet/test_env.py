@@ -39,6 +39,12 @@ def test_a_url_replaces_its_part_alone(tmp_path: Path) -> None:
     assert env.database_embedded
 
 
+@pytest.mark.parametrize("name", ["", "smollm2", "smollm2-135m-instruct"])
+def test_the_base_model_has_the_name_that_it_is_registered_by(tmp_path: Path, name: str) -> None:
+    assert load(tmp_path, RATCHET_ENGINE_MODEL=name).engine_model == "smollm2-135m-instruct"
+    assert load(tmp_path, RATCHET_ENGINE_MODEL="tiny").engine_model == "tiny"
+
+
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
