@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from gpu_workers.contracts.messages import Transfer
 from gpu_workers.contracts.scheduling import HealthSpec, Stragglers
 
 # Bounds keep one spec from taking the machine: nobody has a use for more, and a slip of the keyboard is refused.
@@ -73,6 +74,17 @@ class Update(StrEnum):
 
     LORA = "lora"  # an adapter on a frozen model
     FULL = "full"  # every weight
+
+
+class TransferChoice(StrEnum):
+    """How versions reach the engines. An adapter has one way; whole models have several."""
+
+    AUTO = "auto"  # adapter under lora, delta under full
+    ADAPTER = "adapter"
+    FULL = "full"
+    DELTA = "delta"
+    BROADCAST = "broadcast"
+    PEER = "peer"
 
 
 class Schedule(StrEnum):
@@ -161,6 +173,7 @@ class RolloutSpec(_Spec, frozen=True, kw_only=True):
 
 class TrainerSpec(_Spec, frozen=True, kw_only=True):
     update: Update = Update.LORA
+    transfer: TransferChoice = TransferChoice.AUTO
     compute_dtype: ComputeDtype = ComputeDtype.AUTO
     activation_checkpointing: bool = False  # layers are computed again in the backward pass: less memory, more time
     max_row_tokens: Annotated[int, msgspec.Meta(ge=16, le=1_000_000)] = 1024  # of a packed row, the micro-batch
@@ -243,6 +256,7 @@ def _problems(spec: RunSpec) -> Iterator[tuple[str, str]]:
     optimiser, algorithm, rollout = spec.optimiser, spec.algorithm, spec.rollout
     if optimiser.decay and optimiser.schedule is Schedule.COSINE:
         yield "optimiser.decay", "is short for schedule linear: leave it out with schedule cosine"
+    yield from _transfer_problems(spec.trainer, spec.evaluation)
     if algorithm.kind is Algorithm.SFT:
         return
     if rollout.top_p < 1.0:
@@ -262,6 +276,27 @@ def _problems(spec: RunSpec) -> Iterator[tuple[str, str]]:
         yield "algorithm.clip_low", "must be below 1: the ratio's lower bound is 1 − clip_low"
     if 0.0 < algorithm.dual_clip <= 1.0 + algorithm.clip_high:
         yield "algorithm.dual_clip", f"must be above 1 + clip_high = {1.0 + algorithm.clip_high:g}, or 0 for none"
+
+
+def _transfer_problems(trainer: TrainerSpec, evaluation: EvaluationSpec) -> Iterator[tuple[str, str]]:
+    if trainer.update is Update.LORA:
+        if trainer.transfer not in (TransferChoice.AUTO, TransferChoice.ADAPTER):
+            yield "trainer.transfer", f"{trainer.transfer} replaces whole models; with update lora leave it out"
+        return
+    if trainer.transfer is TransferChoice.ADAPTER:
+        yield "trainer.transfer", "update full publishes whole models: use delta, full, broadcast or peer, or leave it out"
+    if evaluation.dev_every:
+        yield "evaluation.dev_every", (
+            "must be 0 with trainer.update full: an evaluation in between would hold up every newer version on the "
+            "run's engines; the last checkpoint is evaluated"
+        )
+
+
+def resolve_transfer(spec: RunSpec) -> Transfer:
+    """The transfer that a spec's choice comes down to."""
+    if spec.trainer.update is Update.LORA:
+        return Transfer.ADAPTER
+    return Transfer.DELTA if spec.trainer.transfer is TransferChoice.AUTO else Transfer(spec.trainer.transfer)
 
 
 def _advantage_problems(algorithm: AlgorithmSpec) -> Iterator[tuple[str, str]]:

@@ -19,7 +19,7 @@ from gpu_workers.contracts.messages import (
     TrainJob,
 )
 from gpu_workers.contracts.points import PointBatch, body_of
-from gpu_workers.contracts.runspec import Algorithm, RunSpec, parse_run_spec, stored_spec_hash
+from gpu_workers.contracts.runspec import Algorithm, RunSpec, TransferChoice, parse_run_spec, stored_spec_hash
 from gpu_workers.contracts.seams import Published, TrainGroup
 from gpu_workers.contracts.store import ObjectStore, StoreError
 from gpu_workers.models.folder import ModelError, read_description
@@ -81,7 +81,7 @@ class TrainerAttempt:
             job.attempt,
             world,
             work=place.cache_dir / "publishing" / job.run_id,
-            snapshot_every=place.snapshot_every,
+            snapshot_every=1 if self.spec.trainer.transfer is TransferChoice.FULL else place.snapshot_every,
         )
         self._reports: dict[str, Report] = {}
         self._skipped_in_a_row = 0
@@ -224,7 +224,7 @@ class TrainerAttempt:
 
     def _publish(self, backend: PolicyTrainer) -> Published:
         self._say("publishing", backend.version)
-        return self._publisher.publish(backend)
+        return self._publisher.publish(backend, last=backend.version >= backend.total_steps)
 
     def _report_step(self, report: StepReport, published: Published | None, trained: float) -> None:
         release_freed_memory()

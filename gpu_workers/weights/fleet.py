@@ -1,15 +1,17 @@
 """One fleet job: connect to every engine, install and retire, and say how it went."""
 
+import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpu_workers.contracts.messages import FleetJob, PolicyInstalled, Transfer
+from gpu_workers.contracts.messages import AdapterInstall, FleetJob, PolicyInstalled, Transfer
 from gpu_workers.contracts.seams import WeightTransfer, WorkerError
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.engines.sglang import SGLangEngine
 from gpu_workers.weights.adapter import AdapterTransfer, InstallError
+from gpu_workers.weights.base import published_base
 from gpu_workers.weights.broadcast import BroadcastTransfer
 from gpu_workers.weights.delta.transfer import DeltaTransfer
 from gpu_workers.weights.full import FullTransfer
@@ -38,7 +40,8 @@ async def install_on_fleet(
         base = models_dir / job.base_model
         transfer = _make_transfer(job.transfer, engines, store, cache_dir, base, agents or {}, agent_secret, address)
         fingerprint = _fingerprint(base)
-        report = await transfer.install(job.install, job.retire, base_fingerprint=fingerprint)
+        install = await asyncio.to_thread(_resolve, job, store, base, cache_dir)
+        report = await transfer.install(install, job.retire, base_fingerprint=fingerprint)
     except WorkerError as error:
         report = PolicyInstalled(
             job_id="",
@@ -52,6 +55,13 @@ async def install_on_fleet(
             await engine.close()
     report.job_id = job.job_id
     return report
+
+
+def _resolve(job: FleetJob, store: ObjectStore, base: Path, cache: Path) -> list[AdapterInstall]:
+    """Where the weights of whole models are. Raises InstallError."""
+    if job.transfer is Transfer.ADAPTER:
+        return job.install
+    return [item if item.uri else published_base(store, base, cache, item) for item in job.install]
 
 
 def _make_transfer(
