@@ -12,6 +12,7 @@ from apps.runs.scheduling.ledger import Ledger, build_ledger
 from apps.runs.scheduling.longtail import GroupCost, LongTail, account
 from apps.tasks.models import Task
 from apps.tasks.selectors import OPEN_SPLITS, is_protected
+from gpu_workers.contracts.runspec import parse_run_spec, resolve_transfer
 from ratchet.problems import Problem
 
 
@@ -101,6 +102,23 @@ def events_since(run: Run, cursor: int = 0, limit: int = 200) -> list[RunEvent]:
 
 def checkpoints_of(run: Run) -> QuerySet[Checkpoint]:
     return run.checkpoints.order_by("version")
+
+
+def what_is_trained(run: Run) -> str:
+    """The trained part of the weights and how it reaches the engines, in a few words."""
+    if not run.whole_weights:
+        return f"LoRA rank {run.spec['lora']['rank']}"
+    return f"every weight, by {resolve_transfer(parse_run_spec(run.spec))}"
+
+
+def fleet_words(run: Run) -> str:
+    """Where a run stands with the engines of full runs; empty of one that has not asked for them."""
+    lease = run.leases.order_by("-id").first()
+    if lease is None:
+        return ""
+    if lease.released_at is not None:
+        return "gave the engines of full runs back"
+    return "holds the engines of full runs" if lease.granted_at else "waits for the engines of full runs"
 
 
 def visible_groups(user: Actor) -> QuerySet[Group]:

@@ -108,7 +108,9 @@ class AdapterInstall(msgspec.Struct, frozen=True, kw_only=True):
     """One policy version: an adapter, or, by a full transfer, all weights."""
 
     name: str  # on the engine
-    uri: str  # object key of the PEFT folder, or of the model folder; empty, as its digest: the base model's own weights
+    uri: (
+        str  # object key of the PEFT folder, or of the model folder; empty, as its digest: the base model's own weights
+    )
     sha256: str  # of its weights file
     version: int = 0
 

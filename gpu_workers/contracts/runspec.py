@@ -284,11 +284,17 @@ def _transfer_problems(trainer: TrainerSpec, evaluation: EvaluationSpec) -> Iter
             yield "trainer.transfer", f"{trainer.transfer} replaces whole models; with update lora leave it out"
         return
     if trainer.transfer is TransferChoice.ADAPTER:
-        yield "trainer.transfer", "update full publishes whole models: use delta, full, broadcast or peer, or leave it out"
+        yield (
+            "trainer.transfer",
+            "update full publishes whole models: use delta, full, broadcast or peer, or leave it out",
+        )
     if evaluation.dev_every:
-        yield "evaluation.dev_every", (
-            "must be 0 with trainer.update full: an evaluation in between would hold up every newer version on the "
-            "run's engines; the last checkpoint is evaluated"
+        yield (
+            "evaluation.dev_every",
+            (
+                "must be 0 with trainer.update full: an evaluation in between would hold up every newer version on the "
+                "run's engines; the last checkpoint is evaluated"
+            ),
         )
 
 

@@ -9,6 +9,7 @@ from gpu_workers.contracts.runspec import (
     SpecError,
     drops_zero_variance,
     parse_run_spec,
+    resolve_transfer,
     spec_hash,
 )
 
@@ -77,3 +78,32 @@ def test_groups_without_spread_are_dropped_only_where_siblings_are_compared():
     assert not drops_zero_variance(parse_run_spec(PLAIN | {"rollout": {"dynamic_sampling": False}}))
     assert not drops_zero_variance(parse_run_spec(PLAIN | {"algorithm": {"kind": "ppo"}}))
     assert not drops_zero_variance(parse_run_spec(PLAIN | {"algorithm": {"advantage": "reinforce_pp"}}))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "transfer"),
+    [
+        ({}, "adapter"),
+        ({"transfer": "adapter"}, "adapter"),
+        ({"update": "full"}, "delta"),
+        ({"update": "full", "transfer": "full"}, "full"),
+        ({"update": "full", "transfer": "broadcast"}, "broadcast"),
+        ({"update": "full", "transfer": "peer"}, "peer"),
+    ],
+)
+def test_a_choice_of_transfer_comes_down_to_one(trainer: dict, transfer: str):
+    assert resolve_transfer(parse_run_spec(PLAIN | {"trainer": trainer})) == transfer
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"trainer": {"transfer": "full"}}, "trainer.transfer"),
+        ({"trainer": {"update": "full", "transfer": "adapter"}}, "trainer.transfer"),
+        ({"trainer": {"update": "full"}, "evaluation": {"dev_every": 1}}, "evaluation.dev_every"),
+    ],
+)
+def test_what_an_update_cannot_be_combined_with_is_refused(changes: dict, path: str):
+    with pytest.raises(SpecError) as refused:
+        parse_run_spec(PLAIN | changes)
+    assert refused.value.path == path
