@@ -27,6 +27,16 @@ GROUPS_A_RUN, GROUP_SIZE = 62.5, 8
 PROJECTS = 10
 
 FILL = """
+DO $$ DECLARE c record; BEGIN  -- columns that the rows below do not name get their type's zero
+    FOR c IN SELECT table_name, column_name, data_type FROM information_schema.columns WHERE table_schema = 'public'
+        AND table_name IN ('runs_run', 'runs_group', 'runs_episode', 'runs_runevent')
+        AND is_nullable = 'NO' AND column_default IS NULL AND is_identity = 'NO' LOOP
+        EXECUTE format('ALTER TABLE %%I ALTER %%I SET DEFAULT %%L', c.table_name, c.column_name, CASE c.data_type
+            WHEN 'boolean' THEN 'false' WHEN 'jsonb' THEN '{}' WHEN 'character varying' THEN '' WHEN 'text' THEN ''
+            WHEN 'double precision' THEN '0' WHEN 'integer' THEN '0' WHEN 'smallint' THEN '0' WHEN 'bigint' THEN '0'
+        END);
+    END LOOP;
+END $$;
 SET session_replication_role = replica;  -- rows are made consistent; checking each reference would take an hour
 CREATE TEMP TABLE parts AS SELECT
     ARRAY(SELECT id FROM accounts_project ORDER BY slug) AS projects,

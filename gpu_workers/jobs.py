@@ -129,6 +129,7 @@ def install_policy(payload: dict[str, Any]) -> None:
                 agents=worker.agents,
                 agent_secret=worker.agent_secret,
                 address=worker.address,
+                collective=worker.collective,
             )
         )
     except Exception as error:  # process edge

@@ -41,6 +41,7 @@ class WorkerSettings:
     agent_secret: str = field(default="", repr=False)
     snapshot_every: int = 10  # versions until one is published whole
     address: str = "127.0.0.1"  # of this host, as the engines' hosts reach it: where it sends weights from
+    collective: bool = False  # engines can form a process group with this host
     judge_url: str = ""  # base URL of an OpenAI-compatible API for verifiers of kind judge; empty: there is none
     judge_key: str = field(default="", repr=False)
     sandbox: HostPolicy = field(default_factory=HostPolicy)  # the most that this host grants a task
@@ -91,6 +92,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> WorkerSettings:
         agent_secret=env.get("ROLLOUT_AGENT_SECRET", ""),
         snapshot_every=_count(env, "WEIGHT_SNAPSHOT_EVERY", 10),
         address=env.get("WEIGHTS_ADDRESS") or "127.0.0.1",
+        collective=_flag(env, "WEIGHTS_COLLECTIVE"),
         router_url=_url(env, "ROLLOUT_ROUTER_URL", "", frozenset({"http", "https"})),
         control_url=_url(
             env, "RATCHET_CONTROL_URL", _local_url(env, "RATCHET_PORT", 8000), frozenset({"http", "https"})
@@ -177,6 +179,13 @@ def _count(env: Mapping[str, str], name: str, default: int) -> int:
     if not text.isdigit() or not 0 < int(text) < 2**40:
         raise SettingsError(f"{name}: {text!r} is not a whole number above 0")
     return int(text)
+
+
+def _flag(env: Mapping[str, str], name: str) -> bool:
+    text = (env.get(name) or "false").lower()
+    if text not in ("true", "false"):
+        raise SettingsError(f"{name}: {text!r} is neither true nor false")
+    return text == "true"
 
 
 def _sandbox_backend(env: Mapping[str, str]) -> BackendChoice:

@@ -66,6 +66,6 @@ def _request(arm: EvaluationArm, lease: FleetLease) -> FleetInstall:
         base_model=base.slug,
         install=[AdapterInstall(name=arm.engine_name, uri=uri, sha256=digest, version=version)],
         retire=[],
-        transfer=transfer_of(run) if run else Transfer.DELTA,
+        transfer=transfer_of(run) if run else Transfer.AUTO,
         lease=lease,
     )

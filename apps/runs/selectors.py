@@ -7,12 +7,11 @@ from uuid import UUID
 from django.db.models import Count, Max, Q, QuerySet, Sum
 
 from apps.accounts.permissions import Actor, Permission, has_permission, not_found, permitted_projects
-from apps.runs.models import Checkpoint, Episode, Group, Outcome, Run, RunEvent
+from apps.runs.models import Checkpoint, Episode, Group, InstallState, Outcome, Run, RunEvent
 from apps.runs.scheduling.ledger import Ledger, build_ledger
 from apps.runs.scheduling.longtail import GroupCost, LongTail, account
 from apps.tasks.models import Task
 from apps.tasks.selectors import OPEN_SPLITS, is_protected
-from gpu_workers.contracts.runspec import parse_run_spec, resolve_transfer
 from ratchet.problems import Problem
 
 
@@ -108,7 +107,8 @@ def what_is_trained(run: Run) -> str:
     """The trained part of the weights and how it reaches the engines, in a few words."""
     if not run.whole_weights:
         return f"LoRA rank {run.spec['lora']['rank']}"
-    return f"every weight, by {resolve_transfer(parse_run_spec(run.spec))}"
+    installed = run.installs.filter(state=InstallState.CONFIRMED).order_by("-created_at").first()
+    return f"every weight, by {installed.transfer if installed else run.spec['trainer']['transfer']}"
 
 
 def fleet_words(run: Run) -> str:

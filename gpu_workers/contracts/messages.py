@@ -1,12 +1,12 @@
 """Messages between the planes: jobs to workers, batches to the trainer, reports back. All JSON."""
 
-from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from gpu_workers.contracts.enums import Purpose
 from gpu_workers.contracts.groups import EpisodeRecord
+from gpu_workers.contracts.transfers import Transfer as Transfer
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,18 +94,8 @@ class StopMessage(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class Transfer(StrEnum):
-    """How a policy version reaches the engines."""
-
-    ADAPTER = "adapter"  # beside the others, without a pause
-    FULL = "full"  # in place of all weights, from disk
-    DELTA = "delta"  # the same, the folder rebuilt on the engine's host from what changed
-    BROADCAST = "broadcast"  # in place of all weights, over one process group of sender and engines
-    PEER = "peer"  # from disk again, the folder pulled by the engine's host out of the sender's memory
-
-
 class AdapterInstall(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy version: an adapter, or, by a full transfer, all weights."""
+    """One policy version: an adapter, or, by any other transfer, all weights."""
 
     name: str  # on the engine
     uri: (
@@ -232,6 +222,7 @@ class PolicyInstalled(msgspec.Struct, kw_only=True):
     pause_seconds: float | None = None  # longest gap between tokens during the install; None: nothing was sampled
     steady_gap_seconds: float | None = None  # the same since the install before
     num_bytes: int = 0  # moved to bring the weights
+    transfer: str = ""  # what `auto` came down to; empty: as asked
     density: float | None = None  # elements that these bytes change / all elements; None: not counted
 
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from gpu_workers.contracts.messages import Transfer
 from gpu_workers.contracts.scheduling import HealthSpec, Stragglers
+from gpu_workers.contracts.transfers import Transfer
 
 # Bounds keep one spec from taking the machine: nobody has a use for more, and a slip of the keyboard is refused.
 Seed = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
@@ -74,17 +74,6 @@ class Update(StrEnum):
 
     LORA = "lora"  # an adapter on a frozen model
     FULL = "full"  # every weight
-
-
-class TransferChoice(StrEnum):
-    """How versions reach the engines. An adapter has one way; whole models have several."""
-
-    AUTO = "auto"  # adapter under lora, delta under full
-    ADAPTER = "adapter"
-    FULL = "full"
-    DELTA = "delta"
-    BROADCAST = "broadcast"
-    PEER = "peer"
 
 
 class Schedule(StrEnum):
@@ -173,8 +162,8 @@ class RolloutSpec(_Spec, frozen=True, kw_only=True):
 
 class TrainerSpec(_Spec, frozen=True, kw_only=True):
     update: Update = Update.LORA
-    transfer: TransferChoice = TransferChoice.AUTO
     compute_dtype: ComputeDtype = ComputeDtype.AUTO
+    transfer: Transfer = Transfer.AUTO  # how versions reach the engines; lora: adapter, full: any other
     activation_checkpointing: bool = False  # layers are computed again in the backward pass: less memory, more time
     max_row_tokens: Annotated[int, msgspec.Meta(ge=16, le=1_000_000)] = 1024  # of a packed row, the micro-batch
 
@@ -279,30 +268,15 @@ def _problems(spec: RunSpec) -> Iterator[tuple[str, str]]:
 
 
 def _transfer_problems(trainer: TrainerSpec, evaluation: EvaluationSpec) -> Iterator[tuple[str, str]]:
-    if trainer.update is Update.LORA:
-        if trainer.transfer not in (TransferChoice.AUTO, TransferChoice.ADAPTER):
-            yield "trainer.transfer", f"{trainer.transfer} replaces whole models; with update lora leave it out"
-        return
-    if trainer.transfer is TransferChoice.ADAPTER:
-        yield (
-            "trainer.transfer",
-            "update full publishes whole models: use delta, full, broadcast or peer, or leave it out",
-        )
-    if evaluation.dev_every:
-        yield (
-            "evaluation.dev_every",
-            (
-                "must be 0 with trainer.update full: an evaluation in between would hold up every newer version on the "
-                "run's engines; the last checkpoint is evaluated"
-            ),
-        )
-
-
-def resolve_transfer(spec: RunSpec) -> Transfer:
-    """The transfer that a spec's choice comes down to."""
-    if spec.trainer.update is Update.LORA:
-        return Transfer.ADAPTER
-    return Transfer.DELTA if spec.trainer.transfer is TransferChoice.AUTO else Transfer(spec.trainer.transfer)
+    transfer = trainer.transfer
+    if trainer.update is Update.LORA and transfer not in (Transfer.AUTO, Transfer.ADAPTER):
+        yield "trainer.transfer", f"is {transfer}, which replaces all weights: use adapter or auto with update lora"
+    if trainer.update is Update.FULL and transfer is Transfer.ADAPTER:
+        others = ", ".join(one for one in Transfer if one not in (Transfer.AUTO, Transfer.ADAPTER))
+        yield "trainer.transfer", f"is adapter, but update full trains all weights: use auto or one of {others}"
+    if trainer.update is Update.FULL and evaluation.dev_every:
+        because = "an evaluation in between would hold up every newer version on the run's engines"
+        yield "evaluation.dev_every", f"must be 0 with trainer.update full: {because}; the last checkpoint is evaluated"
 
 
 def _advantage_problems(algorithm: AlgorithmSpec) -> Iterator[tuple[str, str]]:

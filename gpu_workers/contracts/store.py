@@ -13,6 +13,7 @@ import fsspec
 
 _CHUNK_BYTES = 1 << 20
 
+
 class StoreError(RuntimeError):
     """An object that is missing or whose bytes are not those of its name."""
 

@@ -19,9 +19,10 @@ from gpu_workers.contracts.messages import (
     TrainJob,
 )
 from gpu_workers.contracts.points import PointBatch, body_of
-from gpu_workers.contracts.runspec import Algorithm, RunSpec, TransferChoice, parse_run_spec, stored_spec_hash
+from gpu_workers.contracts.runspec import Algorithm, RunSpec, parse_run_spec, stored_spec_hash
 from gpu_workers.contracts.seams import Published, TrainGroup
 from gpu_workers.contracts.store import ObjectStore, StoreError
+from gpu_workers.contracts.transfers import Transfer
 from gpu_workers.models.folder import ModelError, read_description
 from gpu_workers.process import cpu_seconds, peak_memory_bytes, release_freed_memory
 from gpu_workers.sessions.chat import ChatTemplate
@@ -61,6 +62,9 @@ class Workplace:
     snapshot_every: int = 10  # versions until one is published whole, where every weight is trained
 
 
+_BY_CHANGES = (Transfer.AUTO, Transfer.DELTA)  # other transfers want every version whole
+
+
 class TrainerAttempt:
     """Runs one TrainJob. `run` returns after the last step or a stop; every report's id is fixed by what it says."""
 
@@ -81,7 +85,7 @@ class TrainerAttempt:
             job.attempt,
             world,
             work=place.cache_dir / "publishing" / job.run_id,
-            snapshot_every=1 if self.spec.trainer.transfer is TransferChoice.FULL else place.snapshot_every,
+            snapshot_every=place.snapshot_every if self.spec.trainer.transfer in _BY_CHANGES else 1,
         )
         self._reports: dict[str, Report] = {}
         self._skipped_in_a_row = 0

@@ -5,10 +5,12 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from gpu_workers.contracts.messages import AdapterInstall, FleetJob, PolicyInstalled, Transfer
+from gpu_workers.contracts.messages import AdapterInstall, FleetJob, PolicyInstalled
 from gpu_workers.contracts.seams import WeightTransfer, WorkerError
 from gpu_workers.contracts.store import ObjectStore
+from gpu_workers.contracts.transfers import Topology, Transfer, TransferError, resolve_transfer
 from gpu_workers.engines.sglang import SGLangEngine
 from gpu_workers.weights.adapter import AdapterTransfer, InstallError
 from gpu_workers.weights.base import published_base
@@ -16,6 +18,8 @@ from gpu_workers.weights.broadcast import BroadcastTransfer
 from gpu_workers.weights.delta.transfer import DeltaTransfer
 from gpu_workers.weights.full import FullTransfer
 from gpu_workers.weights.peer.transfer import PeerTransfer
+
+_HERE = ("127.0.0.1", "localhost", "::1")
 
 
 async def install_on_fleet(
@@ -28,21 +32,24 @@ async def install_on_fleet(
     agents: Mapping[str, str] | None = None,
     agent_secret: str = "",
     address: str = "127.0.0.1",
+    collective: bool = False,
 ) -> PolicyInstalled:
     """The report of a job; a failure is data (`ok` False with the reason), never half a success.
 
     `agents` maps engine URLs to the agents that keep their checkpoints, for transfers that need one. `address` is this
-    host's, as engines and agents reach it.
+    host's, as engines and agents reach it; `collective` declares that engines can form a process group with it.
     """
     started = time.monotonic()
     engines = [(url, SGLangEngine(url)) for url in engine_urls]
     try:
         base = models_dir / job.base_model
-        transfer = _make_transfer(job.transfer, engines, store, cache_dir, base, agents or {}, agent_secret, address)
+        kind = resolve_transfer(job.transfer, topology_of(engine_urls, agents or {}, store, collective=collective))
+        transfer = _make_transfer(kind, engines, store, cache_dir, base, agents or {}, agent_secret, address)
         fingerprint = _fingerprint(base)
-        install = await asyncio.to_thread(_resolve, job, store, base, cache_dir)
+        install = await asyncio.to_thread(_located, job, store, base, cache_dir)
         report = await transfer.install(install, job.retire, base_fingerprint=fingerprint)
-    except WorkerError as error:
+        report.transfer = str(kind)
+    except (WorkerError, TransferError) as error:
         report = PolicyInstalled(
             job_id="",
             ok=False,
@@ -57,7 +64,19 @@ async def install_on_fleet(
     return report
 
 
-def _resolve(job: FleetJob, store: ObjectStore, base: Path, cache: Path) -> list[AdapterInstall]:
+def topology_of(
+    engine_urls: Sequence[str], agents: Mapping[str, str], store: ObjectStore, *, collective: bool
+) -> Topology:
+    """What the settings of this host say of it and of the engines."""
+    return Topology(
+        on_other_hosts=any(urlsplit(url).hostname not in _HERE for url in engine_urls),
+        has_agents=bool(engine_urls) and all(url in agents for url in engine_urls),
+        shared_store=store.is_local,
+        collective=collective,
+    )
+
+
+def _located(job: FleetJob, store: ObjectStore, base: Path, cache: Path) -> list[AdapterInstall]:
     """Where the weights of whole models are. Raises InstallError."""
     if job.transfer is Transfer.ADAPTER:
         return job.install

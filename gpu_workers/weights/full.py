@@ -6,10 +6,9 @@ from pathlib import Path
 
 from gpu_workers.contracts.messages import AdapterInstall
 from gpu_workers.contracts.seams import EngineInfo
-from gpu_workers.contracts.store import ObjectStore, StoreError
 from gpu_workers.models.folder import WEIGHTS, file_sha256
-from gpu_workers.weights.adapter import InstallError, check_made_for
 from gpu_workers.weights.in_place import Brought, InPlaceTransfer
+from gpu_workers.weights.whole import whole_folder
 
 
 class FullTransfer(InPlaceTransfer):
@@ -17,30 +16,12 @@ class FullTransfer(InPlaceTransfer):
 
     async def bring(self, item: AdapterInstall, base_fingerprint: str) -> Brought:
         """Raises InstallError."""
-        folder = await asyncio.to_thread(verified_folder, self._store, self._cache, item, base_fingerprint)
+        folder = await asyncio.to_thread(whole_folder, self._store, self._cache, item, base_fingerprint)
         return Brought(
             put=lambda _, engine: engine.update_weights(str(folder), item.name, flush_cache=True),
             same_bytes=lambda _, info: has_same_bytes(info, item.sha256),
             num_bytes=(folder / WEIGHTS).stat().st_size,
         )
-
-
-def verified_folder(store: ObjectStore, cache: Path, item: AdapterInstall, base_fingerprint: str) -> Path:
-    """The published model folder, here, with the bytes it was published with. Raises InstallError."""
-    try:
-        folder = store.local_folder(item.uri, cache)
-    except StoreError as error:
-        raise InstallError(f"weights {item.name}: {error}") from error
-    for name in ("config.json", WEIGHTS):
-        if not (folder / name).is_file():
-            raise InstallError(f"weights {item.name}: {name} is missing from {item.uri}")
-    digest = file_sha256(folder / WEIGHTS)
-    if digest != item.sha256:
-        raise InstallError(
-            f"weights {item.name}: their bytes have digest {digest[:12]}…, expected {item.sha256[:12]}…: refused"
-        )
-    check_made_for(f"weights {item.name}", folder, base_fingerprint)
-    return folder
 
 
 def has_same_bytes(info: EngineInfo, sha256: str) -> bool | None:

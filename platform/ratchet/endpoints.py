@@ -216,7 +216,8 @@ def _declaration(view_class: Any, method: str) -> _Declared:
     if method == "get" and isinstance(view, generics.ListAPIView):
         query |= _list_names(view)
         repeated |= {name for name, found in _filters(view).items() if "Multiple" in type(found).__name__}
-    return _Declared(frozenset(query), frozenset(repeated), schema.get_request_serializer() is not None)
+    takes_body = method in ("post", "delete") and schema.get_request_serializer() is not None
+    return _Declared(frozenset(query), frozenset(repeated), takes_body)
 
 
 def _filters(view: Any) -> Mapping[str, Any]:

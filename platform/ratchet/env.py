@@ -58,6 +58,8 @@ class Env:
     full_engine_embedded: bool
     full_engine_port: int
     agent_secret: str
+    weights_address: str  # of the fleet worker's host, as the engines' hosts reach it
+    weights_collective: bool  # engines can form a process group with the fleet worker's host
     snapshot_every: int  # versions of a run that trains all weights until one is published whole
     engine_embedded: bool
     engine_port: int
@@ -95,6 +97,7 @@ VARIABLES = frozenset(
         "ROLLOUT_CONCURRENCY", "TORCH_THREADS", "RATCHET_TRAINER_RANKS", "RATCHET_PORT", "ROLLOUT_ENGINE_URLS",
         "ROLLOUT_FULL_ENGINE_URLS", "ROLLOUT_FULL_ENGINE_AGENTS", "RATCHET_FULL_ENGINE", "RATCHET_FULL_ENGINE_PORT",
         "ROLLOUT_ROUTER_URL", "ROLLOUT_ENGINE_AGENTS", "ROLLOUT_AGENT_SECRET", "WEIGHT_SNAPSHOT_EVERY",
+        "WEIGHTS_ADDRESS", "WEIGHTS_COLLECTIVE",
         "CHECK_REPEATS", "CHECK_BAD_REPEATS", "CHECKS_IN_FLIGHT", "RATCHET_ENVIRONMENTS_DIR",
         "OIDC_SERVER_URL", "OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET", "OIDC_NAME", "WEBHOOK_NETWORKS",
         "TRUSTED_PROXIES",
@@ -222,6 +225,8 @@ def load_env(values: Mapping[str, str] | None = None, *, root: Path = ROOT) -> E
         full_engine_embedded=full_engine_embedded,
         full_engine_port=full_engine_port,
         agent_secret=read.text("ROLLOUT_AGENT_SECRET"),
+        weights_address=read.text("WEIGHTS_ADDRESS"),
+        weights_collective=read.flag("WEIGHTS_COLLECTIVE", False),
         snapshot_every=read.number("WEIGHT_SNAPSHOT_EVERY", 10, 1, 1000),
         engine_embedded=not read.text("ROLLOUT_ENGINE_URLS"),
         engine_port=engine_port,

@@ -41,7 +41,8 @@ class EpisodeList(ListEndpoint[Episode]):
     ordering_fields = {"created_at": "id", "total_seconds": "total_seconds"}
 
     def get_queryset(self) -> QuerySet[Episode]:
-        return selectors.visible_episodes(self.request.user)
+        rows = selectors.visible_episodes(self.request.user).select_related(None).select_related("group__task")
+        return rows.only(*serializers.EPISODE_FIELDS, *("group__task__" + name for name in ("split", "key", "suite")))
 
     def represent(self, rows: Sequence[Episode]) -> Sequence[Any]:
         _note_looks(self.request, [episode.group for episode in rows])

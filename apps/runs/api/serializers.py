@@ -61,6 +61,11 @@ class RunSerializer(serializers.ModelSerializer[Run]):
         read_only_fields = fields
 
 
+# What a list reads of a row and of those it names: specs and environments of joined rows would be decoded in vain.
+RUN_COLUMNS = [*RunSerializer.Meta.fields, "project__slug", "suite__slug", "suite__version", "policy__slug",
+               "policy__base_model__id", "result__slug", "created_by__username"]  # fmt: skip
+
+
 class FleetLeaseSerializer(serializers.Serializer[Any]):
     """A turn on the engines of full runs."""
 
@@ -204,6 +209,12 @@ class GroupSerializer(serializers.ModelSerializer[Group]):
 
     def get_step(self, group: Group) -> int | None:
         return group.batch.index + 1 if group.batch else None
+
+
+GROUP_COLUMNS = [
+    *(name for name in GroupSerializer.Meta.fields if name not in ("task_key", "task_hash", "split", "step")),
+    "project__slug", "task__key", "task__task_hash", "task__split", "batch__index",
+]  # fmt: skip
 
 
 class GroupDetailSerializer(GroupSerializer):

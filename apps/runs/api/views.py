@@ -46,7 +46,7 @@ class RunList(ListEndpoint[Run]):
     ordering_fields = {"created_at": "id", "number": "number", "name": "name"}
 
     def get_queryset(self) -> QuerySet[Run]:
-        return selectors.visible_runs(self.request.user)
+        return selectors.visible_runs(self.request.user).only(*serializers.RUN_COLUMNS)
 
     @extend_schema(request=serializers.RunCreateSerializer, responses={202: serializers.RunDetailSerializer})
     def post(self, request: Request) -> Response:
@@ -216,7 +216,8 @@ class RunGroups(ListEndpoint[Group]):
 
     def get_queryset(self) -> QuerySet[Group]:
         run = selectors.find_run(self.request.user, self.kwargs["pk"])
-        return selectors.visible_groups(self.request.user).filter(run=run)
+        groups = selectors.visible_groups(self.request.user).filter(run=run)
+        return groups.select_related(None).select_related("project", "task", "batch").only(*serializers.GROUP_COLUMNS)
 
 
 class RunEpisodes(Endpoint):

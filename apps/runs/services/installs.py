@@ -14,8 +14,8 @@ from apps.runs.models import Checkpoint, FleetInstall, FleetLease, Group, Instal
 from apps.runs.services import groups, leases
 from apps.runs.services.leases import SILENCE_AFTER
 from apps.runs.signals import install_finished
-from gpu_workers.contracts.messages import AdapterInstall, FleetJob, PolicyInstalled, Transfer
-from gpu_workers.contracts.runspec import parse_run_spec, resolve_transfer
+from gpu_workers.contracts.messages import AdapterInstall, FleetJob, PolicyInstalled
+from gpu_workers.contracts.transfers import Transfer
 from ratchet.commits import after_commit
 
 ENGINE_DOWN_AFTER = timedelta(minutes=5)  # an install unconfirmed for so long is given up
@@ -86,6 +86,7 @@ def apply_answer(row: FleetInstall, answer: PolicyInstalled) -> None:
     row.steady_gap_seconds = answer.steady_gap_seconds
     row.num_bytes = max(0, answer.num_bytes)
     row.density = answer.density
+    row.transfer = answer.transfer or row.transfer
     row.engines = answer.engines
     row.save()
     if row.transfer != Transfer.ADAPTER and row.install:  # whatever the engines had is gone from them
@@ -162,8 +163,8 @@ def policy_names(run: Run, version: int) -> dict[str, str]:
 
 
 def transfer_of(run: Run) -> Transfer:
-    """How the run's versions reach the engines."""
-    return resolve_transfer(parse_run_spec(run.spec))
+    """How the run's versions reach the engines; `auto` is left to the fleet worker, which knows where they are."""
+    return Transfer(run.spec["trainer"].get("transfer", Transfer.AUTO)) if run.whole_weights else Transfer.ADAPTER
 
 
 def find_checkpoint(name: str) -> Checkpoint | None:

@@ -109,4 +109,3 @@ def _reason(response: httpx.Response) -> str:
         return str(response.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
         return f"status {response.status_code}: {response.text[:200]!r}"
-

@@ -1,7 +1,6 @@
 """Rebuilding a weights file from a base and deltas: every tensor is checked before, between and after, then the whole."""
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -92,7 +91,9 @@ def _rebuild_tensor(
     for step, change in changes:
         tensor, found = _change_tensor(span, tensor, step, change)
     if tensor is None or len(tensor) != span.num_bytes:
-        raise BadLink(f"{(steps[-1].manifest if steps else start).name} brings no tensor {span.name} of {span.num_bytes} bytes")
+        raise BadLink(
+            f"{(steps[-1].manifest if steps else start).name} brings no tensor {span.name} of {span.num_bytes} bytes"
+        )
     return tensor, found
 
 

@@ -74,7 +74,9 @@ def apply_change(old: Bytes | None, change: Change, num_bytes: int, word_bytes: 
     if change.encoding is Encoding.XOR:
         words ^= _words(_unpack(change.parts["xor"], num_bytes, word_bytes), word_bytes)
         return old
-    gaps = _words(_unpack(change.parts["gaps"], change.num_changed * change.gap_bytes, change.gap_bytes), change.gap_bytes)
+    gaps = _words(
+        _unpack(change.parts["gaps"], change.num_changed * change.gap_bytes, change.gap_bytes), change.gap_bytes
+    )
     values = _unpack(change.parts["values"], change.num_changed * word_bytes, word_bytes)
     places = np.cumsum(gaps.astype(np.int64) + 1) - 1
     if len(places) and (places[-1] >= len(words) or (gaps > len(words)).any()):
@@ -109,4 +111,4 @@ def _unpack(frame: bytes, num_bytes: int, word_bytes: int) -> Bytes:
     except zstandard.ZstdError as error:
         raise CodecError(f"a part cannot be unfolded ({error})") from error
     planes = np.frombuffer(data, np.uint8).reshape(word_bytes, -1)
-    return np.ascontiguousarray(planes.T).reshape(-1)
+    return planes.T.copy().reshape(-1)  # writable, also where the words are bytes

@@ -3,7 +3,7 @@
 import hashlib
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,14 +72,24 @@ class CheckpointKeeper:
                 if marker.name != wanted.name:
                     marker = self.local.move_marker(msgspec.structs.replace(marker, name=wanted.name))
                 return self._answer(marker, link.manifest, None, started)
-            digest = held[1].result_digest if held else ""
-            ways, ended = find_ways(link, digest, store_reader(self.store))
-            for way in ways:
+            for way in self._ways(link, held, problems):
                 try:
                     return self._answer(self._go(way, held, link.manifest), link.manifest, way, started)
                 except (BadBase, BadLink, StoreError) as error:
                     problems.append(str(error))
-        raise BadLink(f"weights {wanted.name} cannot be rebuilt: {'; '.join([*problems, ended])}")
+        raise BadLink(f"weights {wanted.name} cannot be rebuilt: {'; '.join(dict.fromkeys(problems))}")
+
+    def _ways(self, link: Link, held: tuple[WeightsFile, VersionManifest] | None, problems: list[str]) -> Iterator[Way]:
+        """From what is here and from snapshots; where none of these leads there, from older snapshots too."""
+        tried: list[Way] = []
+        for digest in [held[1].result_digest, ""] if held else [""]:
+            ways, ended = find_ways(link, digest, store_reader(self.store))
+            for way in ways:
+                if way not in tried:
+                    tried.append(way)
+                    yield way
+            if ended:
+                problems.append(ended)
 
     def _held(
         self, marker: Marker | None, wanted: VersionManifest
@@ -197,4 +207,3 @@ def _density(way: Way) -> float:
         return 1.0
     changed = sum(link.manifest.delta.num_changed for link in way.links if link.manifest.delta)
     return min(1.0, changed / max(way.links[-1].manifest.num_words, 1))
-

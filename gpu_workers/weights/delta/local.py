@@ -1,8 +1,8 @@
 """The checkpoint on an engine's host: one version at a time, replaced as a whole or not at all.
 
-    <cache>/current.json       which folder is served; moved by renaming, after everything else is on the disk
-    <cache>/versions/<name>/   a model folder with the manifest of its version
-    <cache>/lock               held by the process that changes any of this
+<cache>/current.json       which folder is served; moved by renaming, after everything else is on the disk
+<cache>/versions/<name>/   a model folder with the manifest of its version
+<cache>/lock               held by the process that changes any of this
 """
 
 import fcntl
@@ -112,4 +112,3 @@ class LocalVersions:
             raise NoSpace(
                 f"{self.cache} has {free >> 20} MiB free, another copy of the model needs {num_bytes >> 20}: free disk space"
             )
-

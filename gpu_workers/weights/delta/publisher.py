@@ -140,5 +140,3 @@ def _drop_unchanged(folder: Path, manifest: VersionManifest, previous: VersionMa
     for name in dropped:
         (folder / name).unlink()
     return msgspec.structs.replace(manifest, stored=[name for name in manifest.stored if name not in dropped])
-
-

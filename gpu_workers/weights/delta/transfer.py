@@ -38,7 +38,9 @@ class DeltaTransfer(InPlaceTransfer):
         serves: dict[Agent, list[str]] = {}
         for url, engine in self._engines:
             serves.setdefault(self._agents[url], []).append((await engine.info()).model_path)
-        requests = [agent.bring(BringRequest(wanted=wanted, serves=sorted(set(paths)))) for agent, paths in serves.items()]
+        requests = [
+            agent.bring(BringRequest(wanted=wanted, serves=sorted(set(paths)))) for agent, paths in serves.items()
+        ]
         answers = dict(zip(serves, await asyncio.gather(*requests), strict=True))
         densities = [found for answer in answers.values() if (found := answer.held.density) is not None]
 

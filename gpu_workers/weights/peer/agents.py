@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Protocol
 
+import httpx
 import msgspec
 
 from gpu_workers.weights.adapter import InstallError
@@ -35,8 +36,8 @@ class LocalPullingAgent:
 class HttpPullingAgent:
     """`python -m gpu_workers.weights.agent` at a URL."""
 
-    def __init__(self, url: str, secret: str) -> None:
-        self._url, self._agent = url, HttpAgent(url, secret)
+    def __init__(self, url: str, secret: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self._url, self._agent = url, HttpAgent(url, secret, transport)
 
     async def pull(self, request: PullRequest) -> PullAnswer:
         answer = await self._agent.ask("/weights/pull", msgspec.json.encode(request))

@@ -133,6 +133,8 @@ def data_environment(env: Env) -> dict[str, str]:
         "ROLLOUT_ENGINE_AGENTS": ",".join(env.engine_agents),
         "ROLLOUT_FULL_ENGINE_URLS": ",".join(env.full_engine_urls),
         "ROLLOUT_FULL_ENGINE_AGENTS": ",".join(env.full_engine_agents),
+        "WEIGHTS_ADDRESS": env.weights_address,
+        "WEIGHTS_COLLECTIVE": str(env.weights_collective).lower(),
         "WEIGHT_SNAPSHOT_EVERY": str(env.snapshot_every),
         "RATCHET_CONTROL_URL": f"http://127.0.0.1:{env.port}",
         "RATCHET_TRAINER_RANKS": str(env.trainer_ranks),

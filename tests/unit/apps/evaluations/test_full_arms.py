@@ -90,7 +90,7 @@ def test_whole_weights_take_turns_while_the_other_arms_run_on_the_shared_engines
     shared = [job for job in workers.sent if not job.policy.weights]
     assert len(shared) == 12 and not any(job.engines for job in shared)
     assert [(job.install[0].name, job.transfer, job.engines) for job in workers.installs] == [
-        (first, Transfer.DELTA, ENGINES), (second, Transfer.DELTA, ENGINES),
+        (first, Transfer.AUTO, ENGINES), (second, Transfer.AUTO, ENGINES),
     ]  # fmt: skip
     assert not any(name in job.retire for job in workers.fleet for name in (first, second))
     assert [arm.success for arm in evaluation_results(None, evaluation).arms] == [0.0, 0.0, 0.0, 1.0]

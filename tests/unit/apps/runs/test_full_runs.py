@@ -250,7 +250,7 @@ def test_a_run_from_whole_weights_starts_its_engines_with_them(world, make_plane
         ({"policy": "whole", "trainer__update": "lora"}, "policy", "set trainer.update to full"),
         ({"policy": "adapter"}, "policy", "do not add to the base model"),
         ({"evaluation__dev_every": 2}, "evaluation.dev_every", "the last checkpoint is evaluated"),
-        ({"trainer__transfer": "adapter"}, "trainer.transfer", "use delta, full, broadcast or peer"),
+        ({"trainer__transfer": "adapter"}, "trainer.transfer", "use auto or one of full"),
         ({"trainer__transfer": "pigeon"}, "trainer.transfer", "pigeon"),
     ],
 )

@@ -9,7 +9,6 @@ from gpu_workers.contracts.runspec import (
     SpecError,
     drops_zero_variance,
     parse_run_spec,
-    resolve_transfer,
     spec_hash,
 )
 
@@ -78,21 +77,6 @@ def test_groups_without_spread_are_dropped_only_where_siblings_are_compared():
     assert not drops_zero_variance(parse_run_spec(PLAIN | {"rollout": {"dynamic_sampling": False}}))
     assert not drops_zero_variance(parse_run_spec(PLAIN | {"algorithm": {"kind": "ppo"}}))
     assert not drops_zero_variance(parse_run_spec(PLAIN | {"algorithm": {"advantage": "reinforce_pp"}}))
-
-
-@pytest.mark.parametrize(
-    ("trainer", "transfer"),
-    [
-        ({}, "adapter"),
-        ({"transfer": "adapter"}, "adapter"),
-        ({"update": "full"}, "delta"),
-        ({"update": "full", "transfer": "full"}, "full"),
-        ({"update": "full", "transfer": "broadcast"}, "broadcast"),
-        ({"update": "full", "transfer": "peer"}, "peer"),
-    ],
-)
-def test_a_choice_of_transfer_comes_down_to_one(trainer: dict, transfer: str):
-    assert resolve_transfer(parse_run_spec(PLAIN | {"trainer": trainer})) == transfer
 
 
 @pytest.mark.parametrize(
