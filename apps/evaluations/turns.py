@@ -48,9 +48,9 @@ def _is_over(install: FleetInstall, now: datetime) -> bool:
 
 
 def _failed_since(arm: EvaluationArm, install: FleetInstall) -> bool:
-    """An engine failed under one of the arm's groups: it may have restarted, with other weights."""
+    """An engine failed under a group of the arm that was sent since: it may have restarted, with other weights."""
     failed = Group.objects.filter(evaluation_item__arm=arm, state=GroupState.PENDING, boundary=Boundary.ENGINE)
-    return failed.filter(not_before__gt=install.finished_at).exists()
+    return failed.filter(dispatched_at__gt=install.finished_at).exists()
 
 
 def _request(arm: EvaluationArm, lease: FleetLease) -> FleetInstall:

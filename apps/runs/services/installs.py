@@ -86,7 +86,7 @@ def apply_answer(row: FleetInstall, answer: PolicyInstalled) -> None:
     row.steady_gap_seconds = answer.steady_gap_seconds
     row.num_bytes = max(0, answer.num_bytes)
     row.density = answer.density
-    row.transfer = answer.transfer or row.transfer
+    row.transfer = answer.transfer if answer.transfer in [*Transfer] else row.transfer
     row.engines = answer.engines
     row.save()
     if row.transfer != Transfer.ADAPTER and row.install:  # whatever the engines had is gone from them
@@ -209,9 +209,8 @@ def ensure_policies(group: Group, base_model: str) -> FleetInstall | None:
     same = Group.objects.filter(project_id=group.project_id, run=run, state__in=groups.UNFINISHED_STATES)
     names = {group.policy_adapter, *same.values_list("policy_adapter", flat=True).distinct()}
     if run is not None:
-        names.add(
-            policy_names(run, run.confirmed_version)["policy_adapter"]
-        )  # what groups that are sent again will name
+        current = policy_names(run, run.confirmed_version)["policy_adapter"]
+        names.add(current)  # what groups that are sent again will name
     install = resolve_adapters(group.project_id, names)
     if not install and run is None:
         return None
