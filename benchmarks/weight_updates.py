@@ -7,11 +7,13 @@ Weights of a model that was trained for long lie anywhere between two bfloat16 n
 exactly on one, and small steps change few of them. So the masters are first spread at random within their rounding
 (which changes no published weight); `--loaded` leaves them as they are. Prints one JSON object a transfer and rate, and
 one of rebuilding against copying, both synced to the disk, in turn on the same files.
-Run: `python benchmarks/weight_updates.py [--home .ratchet] [--steps 3] [--rates 1e-6 1e-5] [--transfers full delta]`.
+Run: `python benchmarks/weight_updates.py [--home .ratchet] [--steps 3] [--rates 1e-6 1e-5] [--transfers full delta …]`.
+The transfer peer needs requirements-peer.txt.
 """
 
 import argparse
 import asyncio
+import importlib.util
 import json
 import os
 import shutil
@@ -27,11 +29,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
 import numpy as np
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpu_workers.contracts.groups import EpisodeTokens, encode_group
 from gpu_workers.contracts.messages import AdapterInstall, PolicyInstalled, Sampling
@@ -45,12 +46,16 @@ from gpu_workers.models.folder import WEIGHTS, read_description
 from gpu_workers.sessions.chat import load_template
 from gpu_workers.trainer.backend import BaseModel, PolicyTrainer
 from gpu_workers.trainer.checkpoints import MODEL, WeightsManifest
+from gpu_workers.weights.broadcast import BroadcastTransfer
 from gpu_workers.weights.delta.encode import copy_durably
 from gpu_workers.weights.delta.keeping import CheckpointKeeper, Wanted
 from gpu_workers.weights.delta.publisher import DeltaPublisher
 from gpu_workers.weights.delta.transfer import DeltaTransfer
 from gpu_workers.weights.full import FullTransfer
+from gpu_workers.weights.peer.transfer import PeerTransfer
+from gpu_workers.weights.sender import close_kept
 
+ROOT = Path(__file__).resolve().parents[1]
 SIZE_AIM, COPY_AIM, PAUSE_AIM = 0.01, 4.0, 0.1
 GROUP_SIZE, NEW_TOKENS = 4, 32
 QUESTIONS = ("How many legs do three spiders and two cats have?", "Name a river, and the sea that it ends in.")
@@ -58,10 +63,15 @@ START_SECONDS = 300
 
 Fleet = list[tuple[str, SGLangEngine]]
 # A transfer takes the version that was published for it: see `Site.published`.
-TRANSFERS: dict[str, Callable[[Fleet, ObjectStore, Path], WeightTransfer]] = {
-    "full": FullTransfer,
-    "delta": DeltaTransfer,
+TRANSFERS: dict[str, Callable[[Fleet, ObjectStore, Path, Path], WeightTransfer]] = {
+    "full": lambda fleet, store, cache, base: FullTransfer(fleet, store, cache),
+    "delta": lambda fleet, store, cache, base: DeltaTransfer(fleet, store, cache),
+    "broadcast": lambda fleet, store, cache, base: BroadcastTransfer(
+        fleet, store, cache, base=base, address="127.0.0.1"
+    ),
+    "peer": lambda fleet, store, cache, base: PeerTransfer(fleet, store, cache),
 }
+DEFAULT = [name for name in TRANSFERS if name != "peer" or importlib.util.find_spec("mooncake")]
 
 
 @contextmanager
@@ -180,7 +190,9 @@ class Site:
 async def run_rate(site: Site, url: str, log: Path, steps: int, names: list[str]) -> list[dict[str, Any]]:
     client = SGLangEngine(url)
     await until_ready(client, log)
-    transfers = {name: TRANSFERS[name]([(url, client)], site.store, site.root / "cache" / name) for name in names}
+    transfers = {
+        name: TRANSFERS[name]([(url, client)], site.store, site.root / "cache" / name, site.folder) for name in names
+    }
     fingerprint = site.trainer.base.fingerprint
     rows: dict[str, list[dict[str, float | None]]] = {name: [] for name in names}
     site.publish()
@@ -267,7 +279,7 @@ def main() -> int:
     parser.add_argument("--home", type=Path, default=ROOT / ".ratchet")
     parser.add_argument("--steps", type=int, default=3, help="measured ones; one more comes before")
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-6, 1e-5])
-    parser.add_argument("--transfers", nargs="+", choices=sorted(TRANSFERS), default=list(TRANSFERS))
+    parser.add_argument("--transfers", nargs="+", choices=sorted(TRANSFERS), default=DEFAULT)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--loaded", action="store_true", help="masters as they are in a model just loaded")
     options = parser.parse_args()
@@ -283,6 +295,7 @@ def main() -> int:
                 for line in asyncio.run(work):
                     print(json.dumps(line), flush=True)
                     holds &= all(line["aims"].values())
+    close_kept()
     return 0 if holds else 1
 
 

@@ -1,48 +1,27 @@
 """Collective broadcast: the fleet worker reads a checked model folder and sends it to every engine at once."""
 
 import asyncio
-import contextlib
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gpu_workers.contracts.messages import AdapterInstall, PolicyInstalled
-from gpu_workers.contracts.seams import Bucket, CollectiveEngine, EngineInfo, GroupAddress, RolloutEngine, WorkerError
+from gpu_workers.contracts.seams import CollectiveEngine, EngineInfo, GroupAddress, RolloutEngine, WorkerError
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.models.folder import WEIGHTS
+from gpu_workers.weights import course as _course
 from gpu_workers.weights.adapter import InstallError
 from gpu_workers.weights.buckets import BUCKET_BYTES, Spans, check_same_layout, open_file, plan_buckets
+from gpu_workers.weights.course import Course, Gate
 from gpu_workers.weights.full import has_same_bytes
-from gpu_workers.weights.in_place import Brought, InPlaceTransfer, MixedWeightsError, replace_weights
+from gpu_workers.weights.in_place import Brought, InPlaceTransfer, replace_weights
 from gpu_workers.weights.sender import Sender, SenderProcess, keep_sender, take_sender
 from gpu_workers.weights.whole import whole_folder
 
 DEADLINE_SECONDS = 120.0  # of the meeting, and of each bucket
-# After a failure the connections stay open for so long: an engine that asks for a bucket over a connection that is
-# closed already is not told, one that waits for it is.
-GRACE_SECONDS = 2.0
-RECOVER_SECONDS = 30.0  # for an engine to say what it has after a failure
 
 _held: dict[str, tuple[str, str]] = {}  # engine URL -> version and SHA-256 of what it was last sent
-
-
-@dataclass
-class _Course:
-    """One broadcast under way. `started` opens when every engine is paused; `failure` is the first that came."""
-
-    group: GroupAddress
-    buckets: Sequence[Bucket]
-    started: asyncio.Barrier
-    digests: dict[str, str]
-    failure: str = ""
-    failed: asyncio.Event = field(default_factory=asyncio.Event)
-    repaired: list[str] = field(default_factory=list)
-
-    def fail(self, why: str) -> None:
-        self.failure = self.failure or why
-        self.failed.set()
 
 
 class BroadcastTransfer(InPlaceTransfer):
@@ -107,7 +86,7 @@ class BroadcastTransfer(InPlaceTransfer):
             item = max(install, key=lambda one: one.version)
             brought = await self.bring(item, base_fingerprint)
             infos = {url: await engine.info() for url, engine in self._members.items()}
-            behind = [url for url, info in infos.items() if info.weight_version != item.name]
+            behind = {url: info.weight_version for url, info in infos.items() if info.weight_version != item.name}
             if behind:
                 report.pause_seconds, report.message = await self._broadcast(item, brought, behind)
                 report.num_bytes = brought.num_bytes
@@ -115,12 +94,15 @@ class BroadcastTransfer(InPlaceTransfer):
         report.duration_seconds = time.monotonic() - started
         return report
 
-    async def _broadcast(self, item: AdapterInstall, brought: Brought, urls: Sequence[str]) -> tuple[float, str]:
-        """Longest pause in seconds, and what had to be repaired."""
+    async def _broadcast(
+        self, item: AdapterInstall, brought: Brought, versions: Mapping[str, str]
+    ) -> tuple[float, str]:
+        """To the engines that have these versions. Longest pause in seconds, and what had to be repaired."""
+        urls = list(versions)
         sender = self._make_sender()
-        course: _Course | None = None
+        course: Course | None = None
         try:
-            course = await self._form(sender, urls)
+            course = await self._form(sender, item, versions)
             sending = asyncio.create_task(self._send_all(sender, course))
             try:
                 pauses = await self._replace_all(item, brought, urls, course)
@@ -140,8 +122,9 @@ class BroadcastTransfer(InPlaceTransfer):
             keep_sender(sender)
         return max(pauses), "; ".join(course.repaired)
 
-    async def _form(self, sender: Sender, urls: Sequence[str]) -> _Course:
+    async def _form(self, sender: Sender, item: AdapterInstall, versions: Mapping[str, str]) -> Course:
         """Every engine goes on meanwhile. Raises InstallError; nothing has changed then."""
+        urls = list(versions)
         devices = {url: await self._members[url].device() for url in urls}
         backend = "nccl" if "cuda" in devices.values() else "gloo"
         counts = {url: await self._members[url].num_ranks(backend) for url in urls}
@@ -161,15 +144,16 @@ class BroadcastTransfer(InPlaceTransfer):
             await self._leave(urls, name)
             raise InstallError(f"no group of {len(urls)} engines could be formed: {error}", retryable=True) from error
         digests = {url: await self._members[url].weights_digest() for url in urls}
-        return _Course(group, self._buckets, asyncio.Barrier(len(urls) + 1), digests)
+        started = Gate(len(urls) + 1)
+        return Course(item, self._folder, group, self._buckets, self._seconds, started, dict(versions), digests)
 
     async def _replace_all(
-        self, item: AdapterInstall, brought: Brought, urls: Sequence[str], course: _Course
+        self, item: AdapterInstall, brought: Brought, urls: Sequence[str], course: Course
     ) -> list[float]:
         """Each engine by the common path, side by side. Raises one InstallError for all that failed."""
 
         async def put(url: str, _: RolloutEngine) -> None:
-            await self._put(url, item, course, same_bytes[url])
+            await course.take(url, self._members[url], same_bytes=same_bytes[url])
 
         same_bytes: dict[str, bool | None] = {}
 
@@ -177,12 +161,16 @@ class BroadcastTransfer(InPlaceTransfer):
             same_bytes[url] = brought.same_bytes(url, info)
             return same_bytes[url]
 
-        async def one(url: str) -> float | None:
+        async def one(url: str) -> float:
             try:
-                return await replace_weights(url, self._members[url], item, Brought(put, remember, brought.num_bytes))
+                taking = Brought(put, remember, brought.num_bytes)
+                pause = await replace_weights(url, self._members[url], item, taking)
+                if pause is None:
+                    raise InstallError(f"engine {url} was given weights {item.name} by somebody else", retryable=True)
+                return pause
             except WorkerError as error:
                 course.fail(str(error))
-                await course.started.abort()  # nothing has been sent if others still wait
+                course.started.abort()  # nothing has been sent if others still wait
                 raise
 
         results = await asyncio.gather(*(one(url) for url in urls), return_exceptions=True)
@@ -200,87 +188,26 @@ class BroadcastTransfer(InPlaceTransfer):
             )
         return [result for result in results if isinstance(result, float)]
 
-    async def _send_all(self, sender: Sender, course: _Course) -> None:
+    async def _send_all(self, sender: Sender, course: Course) -> None:
         """Begins when every engine is paused. At the first failure the connections are closed, after a moment."""
-        try:
-            await course.started.wait()
-        except asyncio.BrokenBarrierError:
+        if not await course.started.wait():
             return
         sending = asyncio.create_task(self._send_buckets(sender, course))
         failing = asyncio.create_task(course.failed.wait())
         await asyncio.wait({sending, failing}, return_when=asyncio.FIRST_COMPLETED)
         failing.cancel()
         if course.failed.is_set():
-            await asyncio.sleep(GRACE_SECONDS)
+            await asyncio.sleep(_course.GRACE_SECONDS)
             sender.kill()
         await sending
 
-    async def _send_buckets(self, sender: Sender, course: _Course) -> None:
+    async def _send_buckets(self, sender: Sender, course: Course) -> None:
         try:
             for bucket in course.buckets:
-                await sender.send(self._folder / WEIGHTS, bucket, seconds=self._seconds + GRACE_SECONDS)
+                await sender.send(self._folder / WEIGHTS, bucket, seconds=self._seconds + _course.GRACE_SECONDS)
         except WorkerError as error:
             course.fail(str(error))
-
-    async def _put(self, url: str, item: AdapterInstall, course: _Course, same_bytes: bool | None) -> None:
-        """The tensors, in order; then, when the digest says that they are there, the version."""
-        engine = self._members[url]
-        try:
-            await course.started.wait()
-        except asyncio.BrokenBarrierError:
-            raise InstallError(f"nothing was sent to engine {url}: {course.failure}", retryable=True) from None
-        try:
-            await _begin(engine)
-            for bucket in course.buckets:
-                await engine.receive(bucket, course.group.name, seconds=self._seconds + 2 * GRACE_SECONDS)
-            await engine.end_update()
-        except WorkerError as error:
-            course.fail(f"engine {url}: {error}")
-            await self._recover(url, item, course)
-            return
-        if await engine.weights_digest() == course.digests[url] and not same_bytes:
-            raise InstallError(f"engine {url} took weights {item.name}, but its weights did not change", retryable=True)
-        try:
-            await engine.set_version(item.name)
-        except WorkerError as error:
-            raise MixedWeightsError(
-                f"engine {url} has weights {item.name} but did not take their name ({error}): it stays paused until "
-                "the next install", retryable=True,
-            ) from error  # fmt: skip
-
-    async def _recover(self, url: str, item: AdapterInstall, course: _Course) -> None:
-        """After a broken transfer: returns when the engine has read the new weights from disk. Raises InstallError."""
-        engine, why = self._members[url], course.failure
-        try:
-            async with asyncio.timeout(RECOVER_SECONDS):
-                with contextlib.suppress(WorkerError):
-                    await engine.end_update()
-                unchanged = await engine.weights_digest() == course.digests[url]
-        except (WorkerError, TimeoutError) as error:
-            raise MixedWeightsError(
-                f"the broadcast broke off ({why}) and engine {url} does not say which weights it has "
-                f"({error or 'no answer'}): it was left paused, restart it", retryable=True,
-            ) from error  # fmt: skip
-        if unchanged:
-            raise InstallError(f"the broadcast broke off ({why}); engine {url} keeps its old weights", retryable=True)
-        try:
-            await engine.update_weights(str(self._folder), item.name, flush_cache=True)
-        except WorkerError as error:
-            raise MixedWeightsError(
-                f"the broadcast broke off ({why}) and engine {url} holds a mixture that cannot be repaired from "
-                f"{self._folder} ({error}): it stays paused, restart it", retryable=True,
-            ) from error  # fmt: skip
-        course.repaired.append(f"the broadcast broke off ({why}); engine {url} read weights {item.name} from disk")
 
     async def _leave(self, urls: Sequence[str], group: str) -> None:
         """Close the group on every engine that answers; one that has gone has left it."""
         await asyncio.gather(*(self._members[url].leave_group(group) for url in urls), return_exceptions=True)
-
-
-async def _begin(engine: CollectiveEngine) -> None:
-    """A session that a sender left open when it died is ended: what came in it is overwritten now."""
-    try:
-        await engine.begin_update()
-    except WorkerError:
-        await engine.end_update()
-        await engine.begin_update()

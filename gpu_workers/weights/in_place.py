@@ -22,8 +22,14 @@ _FLUSH_TRIES = 6
 _FLUSH_WAIT_SECONDS = 0.05  # doubles
 
 
+MIXED = "mixture"  # begins the name of weights that may be of two versions: no request accepts it
+
+
 class MixedWeightsError(InstallError):
     """An engine that may hold tensors of two versions: it has to stay paused, whatever it would answer."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retryable=True)
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,11 @@ async def replace_weights(url: str, engine: RolloutEngine, item: AdapterInstall,
         await _confirm(url, engine, item, digest, same_bytes)
     except MixedWeightsError:
         raise
-    except WorkerError:
+    except WorkerError as error:
+        if before.weight_version.startswith(MIXED):
+            raise MixedWeightsError(
+                f"{error}; engine {url} holds {before.weight_version} since an update broke off: it stays paused"
+            ) from error
         await _leave_consistent(engine)
         raise
     await engine.resume()

@@ -22,6 +22,7 @@ class Member(ScriptedEngine):
         self.staged, self.fails_at, self.breaks = staged, fails_at, breaks
         self.calls: list[str] = []
         self.taken: list[str] = []  # names in force
+        self.versions: list[str] = []
         self._coming: list[str] | None = None
         self.readable = True
 
@@ -75,6 +76,7 @@ class Member(ScriptedEngine):
 
     async def set_version(self, version: str) -> None:
         self.call("version")
+        self.versions.append(version)
         self.weight_version = version
 
     async def update_weights(self, path: str, version: str, *, flush_cache: bool = True) -> None:

@@ -60,7 +60,7 @@ class Case:
         return AdapterInstall(name=name, uri=key, sha256=digest, version=version)
 
     def _publish_link(self, folder: Path, version: int, base: str) -> AdapterInstall:
-        """What an engine serves at first is version 0, a snapshot; each version is what it changed in that or the last."""
+        """What an engine serves at first is version 0, a snapshot; each one holds what changed since the last."""
         assert self.deltas is not None
         if not self._chained:
             self._chained = True

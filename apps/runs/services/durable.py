@@ -11,6 +11,7 @@ from ratchet.store import get_store
 
 DAMAGED = "damaged_checkpoint"  # code of a trainer that cannot read what it was told to resume from
 _VERSION_FOLDER = re.compile(r"v(\d+)")
+_ATTEMPT_FOLDER = re.compile(r"/a(\d+)/v\d+$")
 _ADAPTER = "adapter"
 _WEIGHTS = f"{_ADAPTER}/adapter_model.safetensors"
 _MODEL = "model"  # instead, where every weight is trained: its own manifest speaks of the weights, stored whole or not
@@ -49,6 +50,22 @@ def find_unreported(run: Run, previous: RunAttempt) -> str:
     # It may itself have been told to take over an unreported one, and died before it could say so.
     key = previous.resume_from
     return key if previous.resumed_version is None and key not in damaged and _version(key) > run.version else ""
+
+
+def unreported_until(run: Run, key: str) -> list[str]:
+    """Keys of the complete checkpoints newer than what was reported, up to the one of `key`, oldest first.
+
+    A dead attempt's reports are refused, so of all that it made durable the one resumed from is not the only one that
+    nobody heard of. Where attempts made the same version, the newest attempt's is what the later ones go back to.
+    """
+    store, last = get_store(), _version(key)
+    if not (attempt := _ATTEMPT_FOLDER.search(key)):
+        return [key]
+    found = []
+    for version in range(run.version + 1, last):
+        keys = (f"runs/{run.id}/a{number}/v{version:06d}" for number in range(int(attempt[1]), 0, -1))
+        found += [next(filter(lambda one: store.exists(f"{one}/{_MANIFEST}"), keys), "")]
+    return [*filter(None, found), key]
 
 
 def _version(key: str) -> int:

@@ -86,18 +86,24 @@ def _adopt(run: Run, attempt: RunAttempt, body: TrainerStarted) -> bool:
 
 
 def _adopt_unreported(run: Run, attempt: RunAttempt, body: TrainerStarted) -> None:
-    found = durable.read(attempt.resume_from)
-    run.version = body.resumed_version
-    run.step = max(run.step, run.version)
+    """Every durable version that nobody reported, up to the one resumed from: their reports are refused by now."""
+    for key in durable.unreported_until(run, attempt.resume_from):
+        found = durable.read(key)
+        if found is not None:
+            _move_to(run, found.version)
+            step = StepReport(
+                version=found.version, batch_ids=body.batch_ids[: found.version], checkpoint=key,
+                adapter=found.adapter, sha256=found.sha256, num_bytes=found.num_bytes,
+            )  # fmt: skip
+            _store_checkpoint(run, found.attempt, step)
+            text = f"Version {found.version} was durable but never reported; it was taken over from its checkpoint."
+            record_event(run, "checkpoint_adopted", text, WARNING, version=found.version)
+    _move_to(run, body.resumed_version)
+
+
+def _move_to(run: Run, version: int) -> None:
+    run.version, run.step = version, max(run.step, version)
     run.save(update_fields=["version", "step"])
-    if found is not None:
-        step = StepReport(
-            version=body.resumed_version, batch_ids=body.batch_ids, checkpoint=attempt.resume_from,
-            adapter=found.adapter, sha256=found.sha256, num_bytes=found.num_bytes,
-        )  # fmt: skip
-        _store_checkpoint(run, found.attempt, step)
-    text = f"Version {run.version} was durable but never reported; it was taken over from its checkpoint."
-    record_event(run, "checkpoint_adopted", text, WARNING, version=run.version)
 
 
 def apply_step(run: Run, report: Report) -> str:

@@ -1,4 +1,4 @@
-"""Rebuilding a weights file from a base and deltas: every tensor is checked before, between and after, then the whole."""
+"""Rebuilding a weights file from a base and deltas: each tensor is checked before, between, after; then all."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -91,9 +91,8 @@ def _rebuild_tensor(
     for step, change in changes:
         tensor, found = _change_tensor(span, tensor, step, change)
     if tensor is None or len(tensor) != span.num_bytes:
-        raise BadLink(
-            f"{(steps[-1].manifest if steps else start).name} brings no tensor {span.name} of {span.num_bytes} bytes"
-        )
+        final = steps[-1].manifest if steps else start
+        raise BadLink(f"{final.name} brings no tensor {span.name} of {span.num_bytes} bytes")
     return tensor, found
 
 

@@ -50,8 +50,8 @@ def find_ways(wanted: Link, held_digest: str, read: ReadManifest) -> tuple[list[
     """Every sensible way, the one with least to move first, and why looking back ended, for people.
 
     Looking back from the wanted version ends at what the host has, at the attempt's first version, at a gap, or, once
-    two snapshots are known, where the deltas alone would move more than the better one does. A host whose version is not on the chain (another
-    attempt's, or a later one after a rewind) is led from the newest snapshot.
+    two snapshots are known, where the deltas alone would move more than the better one does. A host whose version is
+    not on the chain (another attempt's, or a later one after a rewind) is led from the newest snapshot.
     """
     ways: list[Way] = []
     links: tuple[Link, ...] = ()

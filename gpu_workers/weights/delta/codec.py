@@ -47,7 +47,8 @@ class Change:
 def encode_change(old: Bytes | None, new: Bytes, word_bytes: int) -> Change | None:
     """The smallest encoding that was tried; None when nothing changed. `old` None: there is nothing to compare with.
 
-    Sparse and xor are tried always, full where more than half of the words changed or the tensor is small.
+    Sparse is tried always, xor where that takes more than a 64th of the tensor, full where more than half of the words
+    changed; all of them for a small tensor.
     """
     new_words = _words(new, word_bytes)
     if old is None:
@@ -74,9 +75,10 @@ def apply_change(old: Bytes | None, change: Change, num_bytes: int, word_bytes: 
     if change.encoding is Encoding.XOR:
         words ^= _words(_unpack(change.parts["xor"], num_bytes, word_bytes), word_bytes)
         return old
-    gaps = _words(
-        _unpack(change.parts["gaps"], change.num_changed * change.gap_bytes, change.gap_bytes), change.gap_bytes
-    )
+    width = change.gap_bytes
+    if width not in _WORDS or change.num_changed < 0:
+        raise CodecError(f"{change.num_changed} gaps of {width} bytes are no gaps")
+    gaps = _words(_unpack(change.parts["gaps"], change.num_changed * width, width), width)
     values = _unpack(change.parts["values"], change.num_changed * word_bytes, word_bytes)
     places = np.cumsum(gaps.astype(np.int64) + 1) - 1
     if len(places) and (places[-1] >= len(words) or (gaps > len(words)).any()):

@@ -110,5 +110,6 @@ class LocalVersions:
         free = shutil.disk_usage(self.cache).free
         if free < num_bytes:
             raise NoSpace(
-                f"{self.cache} has {free >> 20} MiB free, another copy of the model needs {num_bytes >> 20}: free disk space"
+                f"{self.cache} has {free >> 20} MiB free, another copy of the model needs {num_bytes >> 20}: "
+                "free disk space"
             )

@@ -62,6 +62,23 @@ def test_a_durable_but_unreported_version_is_taken_over(world, make_plane):
     assert Group.objects.filter(run=run, outcome="trained").count() == 8
 
 
+def test_every_durable_version_is_taken_over_not_the_newest_alone(world, make_plane, monkeypatch):
+    plane = make_plane(seed=2)
+    run = plane.submit(world, run_spec(rollout__max_staleness=2))
+    plane.play(until=lambda: Batch.objects.filter(run=run, state=BatchState.SENT).count() >= 2)
+    send = plane.send
+    with monkeypatch.context() as patch:  # what it says of its steps arrives too late: its lease has ended
+        patch.setattr(plane, "send", lambda kind, *args, **more: None if kind == "step" else send(kind, *args, **more))
+        plane.play(until=lambda: plane.trainers[0].version >= fresh(run).version + 2)
+    plane.trainers[0].dead = True
+    plane.pass_time(60)
+    until_trained(plane, run)
+    ids = [str(batch.id) for batch in Batch.objects.filter(run=run).order_by("index")]
+    stored = run.checkpoints.order_by("version").values_list("version", "batch_ids")
+    assert list(stored) == [(version, ids[:version]) for version in range(1, len(ids) + 1)]
+    assert codes(run).count("checkpoint_adopted") >= 2
+
+
 def test_batches_the_checkpoint_lacks_are_sent_again_in_order(world, make_plane):
     plane = make_plane(seed=2)
     run = plane.submit(world, run_spec(rollout__max_staleness=2))

@@ -28,6 +28,15 @@ def test_given_values(tmp_path: Path) -> None:
     assert (worker.control_url, worker.worker_secret) == ("https://c", "s")
 
 
+def test_agents_stand_in_the_order_of_the_engines(tmp_path: Path) -> None:
+    named = {"ROLLOUT_ENGINE_URLS": "http://a:1,http://a:2,http://b:1", "RATCHET_HOME": str(tmp_path)}
+    assert load_settings(named).agents == {}
+    agents = {"ROLLOUT_ENGINE_AGENTS": "http://a:9/, http://a:9, http://b:9", "ROLLOUT_AGENT_SECRET": "s"}
+    worker = load_settings(named | agents)
+    assert worker.agents == {"http://a:1": "http://a:9", "http://a:2": "http://a:9", "http://b:1": "http://b:9"}
+    assert (worker.agent_secret, worker.snapshot_every) == ("s", 10)
+
+
 def test_the_local_engine_and_control_plane_are_found_by_their_ports(tmp_path: Path) -> None:
     worker = load_settings({"RATCHET_HOME": str(tmp_path), "RATCHET_ENGINE_PORT": "31", "RATCHET_PORT": "32"})
     assert (worker.engine_urls, worker.control_url) == (("http://127.0.0.1:31",), "http://127.0.0.1:32")
@@ -39,6 +48,9 @@ def test_the_local_engine_and_control_plane_are_found_by_their_ports(tmp_path: P
         ("CELERY_BROKER_URL", "http://x"),
         ("REDIS_URL", "localhost:6379"),
         ("ROLLOUT_ENGINE_URLS", "http://a,b:2"),
+        ("ROLLOUT_ENGINE_AGENTS", "http://a"),
+        ("ROLLOUT_ENGINE_AGENTS", "a:1"),
+        ("WEIGHT_SNAPSHOT_EVERY", "0"),
         ("RATCHET_ENGINE_PORT", "many"),
         ("RATCHET_PORT", "70000"),
         ("OBJECT_STORE_URL", "gopher://x/y"),

@@ -12,9 +12,11 @@ from gpu_workers.contracts.messages import AdapterInstall, FleetJob, Sampling
 from gpu_workers.contracts.seams import Bucket, GenerateRequest
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.contracts.transfers import Transfer
+from gpu_workers.engines.fleet import EngineFleet
+from gpu_workers.engines.http import EngineError
 from gpu_workers.engines.sglang import SGLangEngine
 from gpu_workers.models.folder import WEIGHTS, file_sha256
-from gpu_workers.weights import broadcast
+from gpu_workers.weights import course
 from gpu_workers.weights.adapter import InstallError
 from gpu_workers.weights.broadcast import BroadcastTransfer
 from gpu_workers.weights.buckets import open_file, plan_buckets
@@ -30,7 +32,7 @@ BUCKET = 1 << 19  # four of the tiny model
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcast, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(course, "GRACE_SECONDS", 0.05)
 
 
 class World:
@@ -66,7 +68,8 @@ async def test_all_engines_take_every_tensor_once_and_the_version_last(tiny_mode
         assert sorted(member.taken) == sorted(names)
         assert member.weight_version == world.item.name
         order = [call for call in member.calls if call != "receive"]
-        assert order == ["join", "pause", "begin", "end", "version", "resume", "leave"]
+        assert order == ["join", "pause", "begin", "version", "end", "version", "resume", "leave"]
+        assert member.versions == [f"mixture of default and {world.item.name}", world.item.name]
     assert sorted(world.sender.sent) == sorted(names) and not world.sender.killed
     assert report.ok and not report.message
     assert report.num_bytes == sum(span.num_bytes for span in open_file(tiny_model / WEIGHTS).spans.values())
@@ -80,7 +83,7 @@ async def test_an_engine_that_breaks_off_keeps_its_old_weights_where_they_are_wh
     error = await world.refused("engine a keeps its old weights")
     assert error.retryable
     member = world.members["a"]
-    assert member.weight_version == "default" and "version" not in member.calls and "disk" not in member.calls
+    assert member.versions[1:] == ["default"] and "disk" not in member.calls
     assert member.calls[-2:] == ["resume", "leave"]
     assert world.sender.killed
 
@@ -99,7 +102,7 @@ async def test_an_engine_with_a_mixture_that_cannot_be_repaired_stays_paused(tin
     bad.readable = False
     world = World(tiny_model, tmp_path, bad, Member())
     await world.refused("engine a holds a mixture that cannot be repaired.*stays paused")
-    assert "resume" not in bad.calls and bad.weight_version == "default"
+    assert "resume" not in bad.calls and bad.weight_version.startswith("mixture of default and")
     assert world.members["b"].weight_version == world.item.name, "the other had all of it"
 
 
@@ -123,14 +126,38 @@ async def test_tensors_that_change_nothing_are_noticed_before_the_version_is_set
     world = World(tiny_model, tmp_path, Silent())
     await world.refused("its weights did not change")
     member = world.members["a"]
-    assert member.weight_version == "default" and "version" not in member.calls
+    assert member.versions[1:] == ["default"]
     assert "resume" in member.calls, "it goes on under what it has"
 
 
 async def test_a_version_that_is_not_taken_leaves_the_engine_paused(tiny_model: Path, tmp_path: Path) -> None:
-    world = World(tiny_model, tmp_path, Member(breaks=("version",)))
+    world = World(tiny_model, tmp_path, member := Member())
+    original = member.end_update
+
+    async def end_update() -> None:
+        await original()
+        member.breaks = ("version",)
+
+    member.end_update = end_update  # type: ignore[method-assign]
     await world.refused("did not take their name.*stays paused")
-    assert "resume" not in world.members["a"].calls
+    assert "resume" not in member.calls and member.weight_version.startswith("mixture")
+
+
+async def test_a_mixture_stays_paused_until_an_install_succeeds(tiny_model: Path, tmp_path: Path) -> None:
+    """Whoever finds it, and however little the next try changes; nobody is answered from it meanwhile."""
+    bad = Member(fails_at=2)
+    bad.readable = False
+    world = World(tiny_model, tmp_path, bad)
+    await world.refused("holds a mixture")
+    with pytest.raises(EngineError, match="mixture of default"):
+        request = GenerateRequest((1, 20), Sampling(max_new_tokens=2), weights=world.item.name)
+        await EngineFleet([("a", bad)]).generate(request)
+    bad.fails_at = bad.calls.count("receive")
+    await world.refused("holds mixture of default and .* since an update broke off: it stays paused")
+    assert "resume" not in bad.calls
+    bad.fails_at = -1
+    report = await world.transfer.install([world.item], [])
+    assert report.installed == [world.item.name] and bad.calls[-2:] == ["resume", "leave"]
 
 
 async def test_a_session_that_a_dead_sender_left_open_is_ended(tiny_model: Path, tmp_path: Path) -> None:
@@ -227,18 +254,18 @@ async def test_an_engine_that_is_killed_between_two_buckets(tiny_model: Path, tm
 async def test_an_engine_that_freezes_is_given_up_at_the_deadline(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broadcast, "RECOVER_SECONDS", 1.0)
+    monkeypatch.setattr(course, "RECOVER_SECONDS", 1.0)
     monkeypatch.setattr("gpu_workers.engines.collective.LEAVE_SECONDS", 1.0)
     with engine_process(tiny_model) as frozen:
-        transfer, case, engines = _real(tiny_model, tmp_path, [frozen.url], seconds=5.0)
+        transfer, case, engines = _real(tiny_model, tmp_path, [frozen.url])
         item = case.publish(tmp_path / "1", 1)
-        _at_second_bucket(engines[0], lambda: frozen.signal(signal.SIGSTOP))
+        _at_second_bucket(engines[0], lambda: frozen.signal(signal.SIGSTOP), then_seconds=2.0)
         installing = asyncio.create_task(transfer.install([item], []))
         with pytest.raises(InstallError, match="left paused"):
             await asyncio.wait_for(installing, 120)
         frozen.signal(signal.SIGCONT)
-        assert (await engines[0].info()).weight_version == "default"
-        transfer, _, again = _real(tiny_model, tmp_path, [frozen.url], seconds=60.0)
+        assert (await engines[0].info()).weight_version.startswith("mixture of default and")
+        transfer, _, again = _real(tiny_model, tmp_path, [frozen.url])
         await transfer.install([item], [])
         assert (await engines[0].generate(ask())).spans[0].version == item.name, "and the next install goes through"
         for engine in (*engines, *again):
@@ -264,14 +291,12 @@ async def test_the_fleet_job_of_a_broadcast(tiny_model: Path, tmp_path: Path) ->
     sender.kill()
 
 
-def _real(
-    model: Path, folder: Path, urls: list[str], *, seconds: float = 60.0
-) -> tuple[BroadcastTransfer, Case, list[SGLangEngine]]:
+def _real(model: Path, folder: Path, urls: list[str]) -> tuple[BroadcastTransfer, Case, list[SGLangEngine]]:
     engines = [SGLangEngine(url) for url in urls]
     store = ObjectStore(f"file://{folder / 'store'}")
     transfer = BroadcastTransfer(
         list(zip(urls, engines, strict=True)), store, folder / "cache", base=model, address="127.0.0.1",
-        seconds=seconds, bucket_bytes=BUCKET,
+        bucket_bytes=BUCKET,
     )  # fmt: skip
 
     async def held() -> list[set[str]]:
@@ -280,13 +305,14 @@ def _real(
     return transfer, Case(transfer, store, [], model, held, full=True), engines
 
 
-def _at_second_bucket(engine: SGLangEngine, act: Callable[[], None]) -> None:
+def _at_second_bucket(engine: SGLangEngine, act: Callable[[], None], *, then_seconds: float = 120.0) -> None:
     receive, seen = engine.receive, []
 
     async def wrapped(bucket: Bucket, group: str, *, seconds: float) -> None:
         seen.append(bucket)
         if len(seen) == 2:
             act()
+            seconds = then_seconds
         await receive(bucket, group, seconds=seconds)
 
     engine.receive = wrapped  # type: ignore[method-assign]

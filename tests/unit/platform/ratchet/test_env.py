@@ -160,3 +160,12 @@ def test_engines_of_full_runs_that_cannot_be_used_are_refused(
 ) -> None:
     (found,) = problems(tmp_path, **variables)
     assert words in found
+
+
+def test_engines_agents_are_as_many_and_know_the_secret(tmp_path: Path) -> None:
+    agents = {"ROLLOUT_ENGINE_URLS": "http://a:1,http://b:1", "ROLLOUT_ENGINE_AGENTS": "http://a:9"}
+    found = problems(tmp_path, **agents)
+    assert [problem.split()[0] for problem in found] == ["ROLLOUT_ENGINE_AGENTS", "ROLLOUT_AGENT_SECRET"]
+    agents |= {"ROLLOUT_ENGINE_AGENTS": "http://a:9,http://b:9", "ROLLOUT_AGENT_SECRET": "s" * 32}
+    env = load_env({"RATCHET_HOME": str(tmp_path), **agents}, root=tmp_path)
+    assert env.engine_agents == ("http://a:9", "http://b:9")

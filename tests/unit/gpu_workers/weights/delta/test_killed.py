@@ -36,7 +36,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 @pytest.fixture
 def chain(saved: dict[int, Path], tmp_path: Path) -> Chain:
-    """Versions 1 to 3 of one attempt, and 2 and 3 of the next, which resumed from version 1."""
+    """Versions 1 to 3 of one attempt."""
     chain = make_chain(tmp_path)
     for version in (1, 2, 3):
         chain.publish_folder(copied(saved[version], tmp_path / f"first-{version}"), version)
