@@ -11,7 +11,7 @@ from django.utils import timezone
 from apps.runs import messaging
 from apps.runs.models import AttemptState, Run, RunAttempt, RunState
 from apps.runs.scheduling.halting import Halt
-from apps.runs.services import attempts, batches, groups, health, installs, leases
+from apps.runs.services import attempts, batches, groups, health, installs, leases, trainer_reports
 from apps.runs.services.admissions import admit_groups
 from apps.runs.services.dispatches import dispatch_pending
 from apps.runs.services.lifecycle import end_run, halt_run, move_run, set_status
@@ -203,6 +203,7 @@ class _Reconciliation:
         if run.state == RunState.STARTING:
             move_run(run, RunState.RUNNING)
         groups.cancel_open(run, "the last step was done")
+        trainer_reports.adopt_all(run)
         move_run(run, RunState.TRAINED, message=f"All {run.step} steps are done; the best checkpoint is being chosen.")
         run_trained.send(sender=Run, run=run)
 

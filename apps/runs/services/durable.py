@@ -37,13 +37,8 @@ def find_unreported(run: Run, previous: RunAttempt) -> str:
     """
     store = get_store()
     folder = f"runs/{run.id}/a{previous.number}"
-    try:
-        paths = store.fs.ls(store.path(folder), detail=False)
-    except FileNotFoundError:
-        paths = []
-    versions = [version for path in paths if (version := _version(path))]
     damaged = set(run.attempts.filter(ended_code=DAMAGED).values_list("resume_from", flat=True))
-    for version in sorted(versions, reverse=True):
+    for version in sorted(_versions_in(folder), reverse=True):
         key = f"{folder}/v{version:06d}"
         if version > run.version and key not in damaged and store.exists(f"{key}/{_MANIFEST}"):
             return key
@@ -52,20 +47,36 @@ def find_unreported(run: Run, previous: RunAttempt) -> str:
     return key if previous.resumed_version is None and key not in damaged and _version(key) > run.version else ""
 
 
-def unreported_until(run: Run, key: str) -> list[str]:
-    """Keys of the complete checkpoints newer than what was reported, up to the one of `key`, oldest first.
+def unreported_until(run: Run, attempt: int, version: int) -> list[str]:
+    """Keys of complete checkpoints up to a version that is known to be durable, of which nobody heard; oldest first.
 
-    A dead attempt's reports are refused, so of all that it made durable the one resumed from is not the only one that
-    nobody heard of. Where attempts made the same version, the newest attempt's is what the later ones go back to.
+    Reports of a dead attempt are refused, and may be overtaken by those of later versions. Where attempts up to the
+    given one made the same version, the newest attempt's is what the later versions go back to.
     """
-    store, last = get_store(), _version(key)
-    if not (attempt := _ATTEMPT_FOLDER.search(key)):
-        return [key]
-    found = []
-    for version in range(run.version + 1, last):
-        keys = (f"runs/{run.id}/a{number}/v{version:06d}" for number in range(int(attempt[1]), 0, -1))
-        found += [next(filter(lambda one: store.exists(f"{one}/{_MANIFEST}"), keys), "")]
-    return [*filter(None, found), key]
+    missing = set(range(1, version + 1)) - set(run.checkpoints.values_list("version", flat=True))
+    found: dict[int, str] = {}
+    for number in range(attempt, 0, -1):
+        folder = f"runs/{run.id}/a{number}"
+        for one in missing.intersection(_versions_in(folder)) - found.keys() if missing else ():
+            key = f"{folder}/v{one:06d}"
+            if get_store().exists(f"{key}/{_MANIFEST}"):
+                found[one] = key
+    return [found[one] for one in sorted(found)]
+
+
+def attempt_of(key: str) -> int:
+    """Number of the attempt that wrote the checkpoint."""
+    named = _ATTEMPT_FOLDER.search(key)
+    return int(named[1]) if named else 0
+
+
+def _versions_in(folder: str) -> list[int]:
+    store = get_store()
+    try:
+        paths = store.fs.ls(store.path(folder), detail=False)
+    except FileNotFoundError:
+        return []
+    return [version for path in paths if (version := _version(path))]
 
 
 def _version(key: str) -> int:

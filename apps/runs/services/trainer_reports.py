@@ -1,7 +1,7 @@
 """Reports of a trainer attempt: started, steps, finished, failed. The run is locked; dead attempts are refused."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -81,29 +81,35 @@ def _adopt(run: Run, attempt: RunAttempt, body: TrainerStarted) -> bool:
         for batch in rows[: body.resumed_version]:
             batches.mark_trained(batch, {})
     if body.resumed_version > run.version:
-        _adopt_unreported(run, attempt, body)
+        run.version = body.resumed_version
+        run.step = max(run.step, run.version)
+        run.save(update_fields=["version", "step"])
+    if attempt.resume_from:
+        adopt_unreported(run, durable.attempt_of(attempt.resume_from), body.resumed_version, body.batch_ids)
     return True
 
 
-def _adopt_unreported(run: Run, attempt: RunAttempt, body: TrainerStarted) -> None:
-    """Every durable version that nobody reported, up to the one resumed from: their reports are refused by now."""
-    for key in durable.unreported_until(run, attempt.resume_from):
+def adopt_all(run: Run) -> None:
+    """At the end of training: reports that come later add their numbers to what is stored here."""
+    last = run.attempts.order_by("-number").first()
+    trained = run.batches.exclude(state=BatchState.ABANDONED).order_by("index").values_list("id", flat=True)
+    if last is not None:
+        adopt_unreported(run, last.number, run.version, [str(batch) for batch in trained])
+
+
+def adopt_unreported(run: Run, attempt: int, version: int, batch_ids: Sequence[str]) -> None:
+    """Take over what is durable up to `version` and was never heard of: the reports are lost, late or refused."""
+    for key in durable.unreported_until(run, attempt, version):
         found = durable.read(key)
-        if found is not None:
-            _move_to(run, found.version)
-            step = StepReport(
-                version=found.version, batch_ids=body.batch_ids[: found.version], checkpoint=key,
-                adapter=found.adapter, sha256=found.sha256, num_bytes=found.num_bytes,
-            )  # fmt: skip
-            _store_checkpoint(run, found.attempt, step)
-            text = f"Version {found.version} was durable but never reported; it was taken over from its checkpoint."
-            record_event(run, "checkpoint_adopted", text, WARNING, version=found.version)
-    _move_to(run, body.resumed_version)
-
-
-def _move_to(run: Run, version: int) -> None:
-    run.version, run.step = version, max(run.step, version)
-    run.save(update_fields=["version", "step"])
+        if found is None:
+            continue
+        step = StepReport(
+            version=found.version, batch_ids=[*batch_ids[: found.version]], checkpoint=key,
+            adapter=found.adapter, sha256=found.sha256, num_bytes=found.num_bytes,
+        )  # fmt: skip
+        _store_checkpoint(run, found.attempt, step)
+        text = f"No report of version {found.version} came, but it is durable; it was taken over from its checkpoint."
+        record_event(run, "checkpoint_adopted", text, WARNING, version=found.version)
 
 
 def apply_step(run: Run, report: Report) -> str:
@@ -127,19 +133,26 @@ def apply_step(run: Run, report: Report) -> str:
         run.version = max(run.version, body.version)
     run.train_cpu_seconds = attempts.spent_cpu_seconds(run)
     run.save(update_fields=["step", "version", "train_cpu_seconds"])
+    _store_numbers(run, attempt, checkpoint, body)
+    return ""
+
+
+def _store_numbers(run: Run, attempt: RunAttempt, checkpoint: Checkpoint | None, body: StepReport) -> None:
     RunStep.objects.get_or_create(
         run=run, number=body.version, defaults={"values": _health(body), "at": timezone.now()}
     )
     record_event(run, "step", _describe(body), step=body.version, attempt=attempt.number)
     step_stored.send(sender=Run, run=run, checkpoint=checkpoint, report=body, attempt=attempt.number)
     run_changed.send(sender=Run, run=run)
-    return ""
 
 
 def _compare_replayed(run: Run, attempt: RunAttempt, known: Checkpoint, body: StepReport) -> str:
     """A version that exists was computed again: its bytes must be those that were published, else nothing is exact."""
     if known.attempt == attempt.number or not body.checkpoint:
-        return f"version {body.version} is stored already"
+        if run.steps.filter(number=body.version).exists():
+            return f"version {body.version} is stored already"
+        _store_numbers(run, attempt, known, body)  # the checkpoint was taken over before its report came
+        return ""
     if body.sha256 != known.sha256:
         message = (
             f"Version {body.version} computed again by attempt {attempt.number} differs from what attempt "

@@ -79,6 +79,30 @@ def test_every_durable_version_is_taken_over_not_the_newest_alone(world, make_pl
     assert codes(run).count("checkpoint_adopted") >= 2
 
 
+def test_a_report_that_is_overtaken_and_comes_late_or_never(world, make_plane, monkeypatch):
+    """Of version 1 it comes after the end, of version 2 never: both are there, and version 1 with its numbers."""
+    plane = make_plane(seed=2)
+    run = plane.submit(world, run_spec(rollout__max_staleness=2))
+    send, held = plane.send, []
+
+    def lose(kind, body, **options):
+        if kind == "step" and body.version <= 2:
+            held.append((kind, body, options))
+        else:
+            send(kind, body, **options)
+
+    monkeypatch.setattr(plane, "send", lose)
+    until_trained(plane, run)
+    assert [version for (version,) in run.checkpoints.order_by("version").values_list("version")] == [1, 2, 3, 4]
+    assert codes(run).count("checkpoint_adopted") == 2
+    kind, body, options = held[0]
+    send(kind, body, **options)
+    send(kind, body, **{**options, "report_id": "again"})
+    plane.play(until=lambda: not plane.inbox)
+    assert set(run.steps.values_list("number", flat=True)) == {1, 3, 4}
+    assert run.checkpoints.count() == 4
+
+
 def test_batches_the_checkpoint_lacks_are_sent_again_in_order(world, make_plane):
     plane = make_plane(seed=2)
     run = plane.submit(world, run_spec(rollout__max_staleness=2))

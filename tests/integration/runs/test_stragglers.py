@@ -98,7 +98,7 @@ def test_a_task_on_its_last_chance_is_waited_for(world, make_plane, monkeypatch)
 
 def test_a_share_of_stragglers_is_drawn_to_be_waited_for_and_the_draw_is_recorded(world, make_plane):
     plane = make_plane(seed=5, slow_rollout=0.4)
-    spec = run_spec(steps=30, rollout__recovery_share=0.5, rollout__max_requeues=64)
+    spec = run_spec(steps=12, rollout__recovery_share=0.5, rollout__max_requeues=64)
     run = plane.submit(world, spec)
     trained(plane, run)
     drawn = Group.objects.filter(run=run).exclude(straggler="")

@@ -32,7 +32,7 @@ def check_of(task, backend, num_inputs=60):
 
 
 async def test_a_weak_suite_lets_a_wrong_mutant_pass_and_it_is_found(backend):
-    item = MeasureItem(task_id="t", task="", num_mutants=20)
+    item = MeasureItem(task_id="t", task="", num_mutants=6)
     measured = await measure_task(item, task_of(), backend, seed=1, num_inputs=60)
     assert measured.error == "" and measured.num_possible == len(measured.outcomes) == 6
     by_line = {outcome.text.split('"""\n', 1)[1]: outcome for outcome in measured.outcomes}
@@ -159,12 +159,12 @@ async def test_an_input_that_takes_the_reference_too_long_takes_the_heavier_ones
 
 async def test_what_the_tests_call_is_used_however_slow_and_a_few_inputs_decide_nothing(backend):
     prompt = 'def slow(n: int) -> int:\n    """Itself."""\n    import time\n'
-    body = "    time.sleep(0.8)\n    return n + 1\n"
+    body = "    time.sleep(0.5)\n    return n + 1\n"
     test = "def check(c):\n    assert c(4) >= 4\n    assert c(5) >= 5\n"
     task = task_of(prompt=prompt, body=body, name="slow", test=test)
     cases = await check_of(task, backend).prepare()
     assert [given for given, _ in cases.cases[:2]] == [[4], [5]]
-    item = MeasureItem(task_id="t", task="", num_mutants=20)
+    item = MeasureItem(task_id="t", task="", num_mutants=6)
     measured = await measure_task(
         item, task_of(prompt=prompt, body=body, name="slow", test=test), backend, seed=1, num_inputs=30
     )
