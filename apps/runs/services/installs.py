@@ -72,6 +72,8 @@ def apply_answer(row: FleetInstall, answer: PolicyInstalled) -> None:
     """Store the fleet's answer to a locked request. A refusal is kept as the reason and asked again later."""
     if row.state != InstallState.REQUESTED:
         return
+    if row.lease is not None and row.lease.released_at is not None:
+        leases.call_next()  # the next holder waits for this answer
     row.message = answer.message.replace("\x00", "�")[:2000]
     if not answer.ok:
         row.message = row.message or "the fleet refused without a reason"

@@ -109,7 +109,7 @@ def withdraw(run: Run) -> None:
     waiting = open_leases().filter(run=run, granted_at=None)
     if waiting.exists():
         waiting.delete()
-        _call_next()
+        call_next()
 
 
 def release_run(run: Run) -> None:
@@ -139,10 +139,11 @@ def _end(lease: FleetLease) -> None:
     # Refused ones would be asked again; what is unanswered may still be under way, and the next holder waits for it.
     refused = lease.installs.filter(state=InstallState.REQUESTED).exclude(message="")
     refused.update(state=InstallState.FAILED, finished_at=now)
-    _call_next()
+    call_next()
 
 
-def _call_next() -> None:
+def call_next() -> None:
+    """Have whoever is first in line ask again: it may be its turn now."""
     first = open_leases().select_related("run").first()
     if first is None or first.granted_at is not None:
         return

@@ -13,7 +13,7 @@ from apps.evaluations.selectors import evaluation_results
 from apps.evaluations.services import cancel_evaluation, policy_arm, start_evaluation
 from apps.policies.models import Policy
 from apps.runs import reconciler
-from apps.runs.models import Checkpoint, FleetLease, Run, RunState
+from apps.runs.models import Checkpoint, FleetInstall, FleetLease, Run, RunState
 from apps.runs.services import cancel_run, leases, submit_run
 from apps.runs.services.controls import lock_run
 from apps.runs.signals import checkpoint_published
@@ -92,7 +92,8 @@ def test_whole_weights_take_turns_while_the_other_arms_run_on_the_shared_engines
     assert [(job.install[0].name, job.transfer, job.engines) for job in workers.installs] == [
         (first, Transfer.AUTO, ENGINES), (second, Transfer.AUTO, ENGINES),
     ]  # fmt: skip
-    assert not any(name in job.retire for job in workers.fleet for name in (first, second))
+    retired = [name for names in FleetInstall.objects.values_list("retire", flat=True) for name in names]
+    assert retired == [policies["adapter"].engine_name]
     assert [arm.success for arm in evaluation_results(None, evaluation).arms] == [0.0, 0.0, 0.0, 1.0]
     assert not leases.open_leases().exists()
 
