@@ -58,20 +58,22 @@ want_chromium() {
         say "Chromium is missing: the browser tests will be skipped (apt-get install chromium)."
 }
 
-stamp() { cat platform/install.sh requirements.txt requirements-demo.txt frontend/client/pyproject.toml "$@" | cksum | tr ' ' '-'; }
+stamp() { cat platform/install.sh requirements.txt requirements-no-deps.txt requirements-demo.txt frontend/client/pyproject.toml "$@" | cksum | tr ' ' '-'; }
 
 install_run() {
     want="run-$(stamp)"
     if [ "$(cat "$venv/installed-run" 2>/dev/null)" != "$want" ]; then
         say "Installing pinned packages (about 3 minutes and 2.2 GB the first time) …"
-        say "  1/4 torch"
+        say "  1/5 torch"
         # On PyPI, torch for Linux brings CUDA along: TORCH_INDEX, the address of PyTorch's CPU wheels, avoids that.
         pip_install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' requirements.txt)"
-        say "  2/4 requirements.txt"
+        say "  2/5 requirements.txt"
         pip_install -r requirements.txt
-        say "  3/4 requirements-demo.txt"
+        say "  3/5 requirements-no-deps.txt"
+        pip_install --no-deps -r requirements-no-deps.txt
+        say "  4/5 requirements-demo.txt"
         pip_install --no-deps -r requirements-demo.txt
-        say "  4/4 the ratchet command"
+        say "  5/5 the ratchet command"
         pip_install -e frontend/client
         printf '%s' "$want" >"$venv/installed-run"
     fi

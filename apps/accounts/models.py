@@ -23,6 +23,7 @@ class User(AbstractUser):
     """
 
     token_id: UUID | None = None  # of the token that a request came with
+    session_key: str = ""  # of the browser session that a websocket came with
     token_scopes: frozenset[str] = frozenset()  # empty: all that the user may do
     token_project_id: UUID | None = None  # the only project the token is good for
     token_expires_at: datetime | None = None

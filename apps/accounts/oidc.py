@@ -4,6 +4,8 @@ An account is linked by signing in with a password first and connecting, or made
 equal e-mail address alone links nothing: whoever could set it at the provider would take over the account.
 """
 
+import logging
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from allauth.account.adapter import DefaultAccountAdapter
@@ -12,18 +14,26 @@ from allauth.core.exceptions import ImmediateHttpResponse
 from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
 from django.conf import settings
 from django.db import transaction
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
+from requests import RequestException
 
 from apps.accounts.invitations import accept_invitation, find_open, open_invitations
 from apps.accounts.models import Invitation, User
 from ratchet.pages import error_page
+
+logger = logging.getLogger(__name__)
 
 PROVIDER = "sso"
 SESSION_KEY = "invitation"  # the secret of the link by which somebody came
 _UNKNOWN = (
     "Your account at {name} is not known here. Sign in with your password and connect it on your account page, or ask "
     "an admin of your project for an invitation."
+)
+# Of requests, of an answer that is no JSON, and of a document that lacks what it must have.
+_PROVIDER_ERRORS = (RequestException, ValueError, KeyError, TypeError, AttributeError)
+_SILENT = (
+    "{name} cannot be asked who you are. Sign in with your password, or try again; if it stays so, tell your admin."
 )
 _FAILED = "{name} did not confirm who you are ({error}). Try again; if it stays so, tell your admin."
 
@@ -81,6 +91,22 @@ def _invitations(request: HttpRequest, sociallogin: Any) -> list[Invitation]:
     by_address = [row for row in open_invitations() if row.email.lower() in verified] if verified else []
     found = {row.pk: row for row in [*([linked] if linked else []), *by_address]}
     return list(found.values())
+
+
+class ProviderErrorsMiddleware:
+    """A provider that cannot be reached, or answers what is no OpenID Connect: a page that says so, never a 500."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        if not request.path.startswith("/accounts/oidc/") or not isinstance(error, _PROVIDER_ERRORS):
+            return None
+        logger.warning("sign-in by %s: %s: %s", settings.OIDC_ORIGIN, type(error).__name__, error)
+        return error_page(request, 502, _SILENT.format(name=settings.OIDC_NAME))
 
 
 def _refuse(request: HttpRequest, status: int, words: str) -> NoReturn:

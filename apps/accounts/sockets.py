@@ -1,10 +1,14 @@
 """Websockets of programs: the API's bearer token in place of the pages' session."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from channels.db import database_sync_to_async
+from django.contrib.auth import HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.auth.models import AnonymousUser
+from django.contrib.sessions.models import Session
+from django.utils import timezone
+from django.utils.crypto import constant_time_compare
 
 from apps.accounts.authentication import KEYWORD, act_as, find_token, touch
 from apps.accounts.models import User
@@ -41,6 +45,23 @@ def _user_of(secret: str) -> User | None:
         return None
     touch(token)
     return act_as(token)
+
+
+def live_sessions(users: Iterable[User]) -> set[str]:
+    """Which of the sessions that these users' sockets came with still sign them in: one statement for all.
+
+    A session ends by signing out, by its age and by a new password, as for a request that comes with its cookie.
+    """
+    owners = {user.session_key: user for user in users if user.session_key}
+    if not owners:
+        return set()
+    rows = Session.objects.filter(session_key__in=owners, expire_date__gt=timezone.now())
+    return {row.session_key for row in rows if _signs_in(row.get_decoded(), owners[row.session_key])}
+
+
+def _signs_in(session: dict[str, Any], user: User) -> bool:
+    same_user = session.get(SESSION_KEY) == str(user.pk)
+    return same_user and constant_time_compare(session.get(HASH_SESSION_KEY, ""), user.get_session_auth_hash())
 
 
 async def no_such_socket(scope: Any, receive: Any, send: Any) -> None:

@@ -33,6 +33,8 @@ class RunConsumer(AsyncJsonWebsocketConsumer):
     async def connect(self) -> None:
         self.run_id = str(self.scope["url_route"]["kwargs"]["run_id"])
         self.user = self.scope.get("user")
+        if self.user is not None and "session" in self.scope:
+            self.user.session_key = self.scope["session"].session_key or ""
         await self.accept()  # a close code reaches the browser only on an accepted socket
         if self.user is None or not self.user.is_authenticated:
             await self.close(CLOSE_UNAUTHENTICATED)

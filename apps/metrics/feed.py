@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from apps.accounts.authentication import live_tokens
 from apps.accounts.permissions import Permission, who_may
-from apps.accounts.sockets import CLOSE_NOT_FOUND
+from apps.accounts.sockets import CLOSE_NOT_FOUND, live_sessions
 from apps.metrics.announcer import group_name
 from apps.metrics.presentation import view_of
 from apps.metrics.push import Page
@@ -209,17 +209,17 @@ def feed_of(run_id: str) -> Feed:
 _feeds: dict[tuple[int, str], Feed] = {}
 
 
-_Viewer = tuple[Any, ...]  # a person, as far as a token lets them
+_Viewer = tuple[Any, ...]  # a person, as far as a token or a session lets them
 
 
 def _viewer(user: Any) -> _Viewer:
-    return user.pk, user.token_id
+    return user.pk, user.token_id, user.session_key
 
 
 def _refusals(viewers: dict[_Viewer, Any], run_id: str) -> dict[_Viewer, int]:
     """Close codes of those who may not see the run now, in a few statements, however many there are.
 
-    Person and token are read afresh: rights, activity and expiry change.
+    Person, token and session are read afresh: rights, activity and expiry change.
     """
     project_id = Run.objects.filter(pk=run_id).values_list("project_id", flat=True).first()
     people = get_user_model().objects.in_bulk([key[0] for key in viewers])
@@ -230,9 +230,11 @@ def _refusals(viewers: dict[_Viewer, Any], run_id: str) -> dict[_Viewer, int]:
         fresh = copy.copy(people.get(user.pk))
         if fresh is None or not fresh.is_active or (user.token_id and user.token_id not in tokens):
             continue
-        fresh.token_id = user.token_id
+        fresh.token_id, fresh.session_key = user.token_id, user.session_key
         fresh.token_scopes, fresh.token_project_id = user.token_scopes, user.token_project_id
         known[key] = fresh
+    sessions = live_sessions(known.values())
+    known = {key: user for key, user in known.items() if not user.session_key or user.session_key in sessions}
     may = who_may([*known.values()], Permission.RUN_READ, project_id) if project_id else []
     codes = dict.fromkeys(viewers, CLOSE_UNAUTHENTICATED) | dict.fromkeys(known, CLOSE_NOT_FOUND)
     allowed = {_viewer(user) for user in may}

@@ -10,6 +10,7 @@ from django.conf import settings
 from gpu_workers.contracts.addresses import Address, embedded, is_public
 
 _LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+_OLD_IPV4 = re.compile(r"(0[xX][0-9a-fA-F]+|[0-9]+)(\.(0[xX][0-9a-fA-F]+|[0-9]+)){0,3}")
 _MAX_HOST = 253
 
 
@@ -28,6 +29,8 @@ def check_url(url: str) -> str:
         return f"is no URL: {error}"
     if parts.scheme not in ("https", "http") or not host:
         return "must be an https:// address"
+    if parts.fragment:
+        return "must not have a part after #, which is never sent"
     if parts.username or parts.password:
         return "must not hold a user name or password: check the signature instead"
     if port == 0:
@@ -35,12 +38,20 @@ def check_url(url: str) -> str:
     if parts.scheme == "http" and not settings.WEBHOOK_NETWORKS:
         return "must begin with https://"
     try:
-        check_address(host)
+        check_address(_written_out(host))
     except RefusedAddress as refused:
         return str(refused)
     except ValueError:
         return _check_name(host.removesuffix("."))
     return ""
+
+
+def _written_out(host: str) -> str:
+    """IPv4 in the older ways of writing it (0, 2130706433, 0x7f.1), which resolvers take too, in the usual one."""
+    try:
+        return socket.inet_ntoa(socket.inet_aton(host)) if _OLD_IPV4.fullmatch(host) else host
+    except OSError:
+        return host
 
 
 def _check_name(host: str) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from gpu_workers.contracts.constraints import Constraint
 from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.groups import ComponentRecord, EpisodeRecord, SandboxRecord, ToolCallRecord
 from gpu_workers.contracts.messages import AdapterInstall, PolicyInstalled, Report, Sampling
@@ -43,6 +44,7 @@ class GenerateRequest:
     request_id: str = ""
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
+    constraint: Constraint | None = None  # log-probs are then of what it leaves, not of the policy alone
 
 
 @dataclass(frozen=True)

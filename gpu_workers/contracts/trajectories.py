@@ -10,8 +10,8 @@ from gpu_workers.contracts.messages import PolicyRef
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
     """One way through the session, from its first token on; ids, mask and logprobs have length L.
 
-    mask: 1 on sampled tokens. logprobs: behaviour log-prob, 0.0 where mask is 0. The first `shared_tokens` also lie in
-    a branch listed before it.
+    mask: 1 on sampled tokens, but 0 on those sampled under a constraint, whose log-probs are not the policy's own.
+    logprobs: behaviour log-prob, 0.0 where mask is 0. The first `shared_tokens` also lie in a branch listed before it.
     """
 
     branch: int
@@ -24,6 +24,7 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     versions: list[tuple[int, int, int]]  # [version, start, stop), of sampled tokens
     turns: list[TurnRecord]
     finish_reason: str  # of the last turn: stop | length | abort
+    num_constrained_tokens: int = 0
 
     def tokens(self, reward: float | None, *, own_only: bool = False) -> EpisodeTokens:
         """The arrays of a group file. `own_only`: tokens shared with an earlier branch are not trained on again."""
@@ -48,6 +49,7 @@ class BranchSummary(msgspec.Struct, frozen=True, kw_only=True):
     num_tokens: int
     num_sampled_tokens: int
     finish_reason: str
+    num_constrained_tokens: int = 0  # of the sampled ones
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):

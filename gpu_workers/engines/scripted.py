@@ -208,6 +208,8 @@ class ScriptedEngine:
             problem = f"{num_input} input and {num_new} new tokens exceed the context length of {self.context_length}"
         elif request.sampling.temperature < 0 or not 0 < request.sampling.top_p <= 1:
             problem = "temperature must be at least 0 and top_p in (0, 1]"
+        elif request.constraint is not None:
+            problem = f"the scripted engine holds no answer to a {request.constraint.kind}"
         if problem:
             raise EngineError(problem, status=400, retryable=False)
         if request.adapter and (request.adapter not in self.adapters or request.adapter in self._retiring):

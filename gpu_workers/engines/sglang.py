@@ -196,6 +196,8 @@ def _sampling(sampling: Sampling, request: GenerateRequest) -> dict[str, Any]:
         params["stop"] = list(request.stop)
     if request.stop_token_ids:
         params["stop_token_ids"] = list(request.stop_token_ids)
+    if request.constraint is not None:
+        params[request.constraint.kind] = request.constraint.text
     return params
 
 

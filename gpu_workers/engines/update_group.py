@@ -87,6 +87,8 @@ def form(
     """The same, with the store at hand: rank 0's way."""
     if not 0 <= rank < world_size:
         raise GroupError(f"rank {rank} is outside a group of {world_size}")
+    if backend.lower() not in dist.Backend.backend_list:
+        raise GroupError(f"backend {backend!r} is unknown; use gloo between CPUs, nccl between GPUs")
     timeout = timedelta(seconds=timeout_seconds)
     try:
         group, _ = _new_process_group_helper(

@@ -8,17 +8,21 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from gpu_workers.contracts.constraints import Constraint
 from gpu_workers.contracts.messages import Sampling
 from gpu_workers.contracts.seams import GenerateRequest, GenerateResult, RolloutEngine
 from gpu_workers.contracts.tasks import Message
 from gpu_workers.serving.control import ChannelBinding
 from gpu_workers.serving.errors import ApiError
+from gpu_workers.serving.response_format import ResponseFormat, response_constraint
 from gpu_workers.sessions.chat import ChatTemplate
 
 DEFAULT_MAX_TOKENS = 256
 UNFINISHED = "\ufffd"  # what a cut multi-byte character decodes to
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
-_UNSUPPORTED = ("tools", "functions", "response_format", "logit_bias", "audio", "modalities")
+_UNSUPPORTED = ("tools", "functions", "logit_bias", "audio", "modalities")
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class ChatRequest:
     stop: tuple[str, ...] = ()
     stream: bool = False
     include_usage: bool = False
+    constraint: Constraint | None = None
 
 
 def parse_request(body: Any) -> ChatRequest:
@@ -57,6 +62,7 @@ def parse_request(body: Any) -> ChatRequest:
         stop=_stop(body.get("stop")),
         stream=bool(body.get("stream")),
         include_usage=isinstance(options, dict) and bool(options.get("include_usage")),
+        constraint=_constraint(body.get("response_format")),
     )
 
 
@@ -128,6 +134,7 @@ class Completion:
             request_id=self.id,
             stop=self._request.stop,
             stop_token_ids=(self._template.eos_id,),
+            constraint=self._request.constraint,
         )
 
     def _cut(self, text: str) -> str:
@@ -203,6 +210,13 @@ def _number(body: dict[str, Any], name: str, default: float, low: float, high: f
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise ApiError(400, "invalid_value", f"{name} must be a number between {low:g} and {high:g}", param=name)
     return value
+
+
+def _constraint(value: Any) -> Constraint | None:
+    try:
+        return response_constraint(msgspec.convert(value, ResponseFormat | None))
+    except msgspec.ValidationError as error:
+        raise ApiError(400, "invalid_value", f"response_format: {error}", param="response_format") from error
 
 
 def _stop(value: Any) -> tuple[str, ...]:

@@ -25,7 +25,12 @@ class Answer:
             "created": int(time.time()),
             "model": body.model,
             "system_fingerprint": f"{turn.policy.adapter or 'base'}@{turn.policy.version}",
-            "session": {"id": session_id, "turn": turn.number, "reused_tokens": turn.place.num_reused},
+            "session": {
+                "id": session_id,
+                "turn": turn.number,
+                "reused_tokens": turn.place.num_reused,
+                "constrained": turn.options.constraint is not None,
+            },
         }
 
     def whole(self) -> bytes:

@@ -1,14 +1,19 @@
 """OpenAI's chat request as the session server takes it: typed, and refused by name where it cannot be met."""
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from gpu_workers.contracts.constraints import Constraint
 from gpu_workers.contracts.messages import Sampling
 from gpu_workers.contracts.tasks import ToolSpec
 from gpu_workers.serving.errors import ApiError
+from gpu_workers.serving.forced_calls import check_choice, forced_call, is_forced
+from gpu_workers.serving.response_format import ResponseFormat, response_constraint
+from gpu_workers.sessions.formats import ToolFormat
 from gpu_workers.sessions.records import CallMade, Said
 from gpu_workers.sessions.table import SessionSpec
 from gpu_workers.sessions.turns import TurnOptions
@@ -76,12 +81,12 @@ class ChatBody(msgspec.Struct):
     tools: list[_Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
     # Taken only where they change nothing.
     top_logprobs: Any = None
     frequency_penalty: Any = None
     presence_penalty: Any = None
     logit_bias: Any = None
-    response_format: Any = None
     modalities: Any = None
     functions: Any = None
     function_call: Any = None
@@ -92,12 +97,11 @@ class ChatBody(msgspec.Struct):
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
-    "response_format": ({"type": "text"},),
     "function_call": ("none",),
 }
 _LIMITED = (
-    "top_logprobs", "frequency_penalty", "presence_penalty", "logit_bias", "response_format", "modalities", "functions",
-    "function_call", "audio", "prediction", "web_search_options",
+    "top_logprobs", "frequency_penalty", "presence_penalty", "logit_bias", "modalities", "functions", "function_call",
+    "audio", "prediction", "web_search_options",
 )  # fmt: skip
 _decoder = msgspec.json.Decoder(ChatBody)
 _spec_decoder = msgspec.json.Decoder(SessionSpec)
@@ -117,13 +121,14 @@ def parse_chat(data: bytes) -> ChatBody:
         if not isinstance((tool.function.parameters or {}).get("properties", {}), dict):
             where = f"tools.{index}.function.parameters.properties"
             raise ApiError(400, "invalid_value", f"{where} must be an object", param=where)
-    if body.tool_choice in (None, "auto", "none"):
-        return body
-    named = body.tool_choice.get("function", {}) if isinstance(body.tool_choice, dict) else {}
-    if isinstance(named, dict) and named.get("name", None) not in (None, *names):
-        raise ApiError(400, "unknown_tool", f"there is no tool {named['name']!r} in tools", param="tool_choice")
-    message = "only tool_choice auto and none are supported: a policy is not forced to call"
-    raise ApiError(400, "unsupported_parameter", message, param="tool_choice")
+    if is_forced(body.tool_choice):
+        check_choice(body.tool_choice, {tool.function.name: tool.function.parameters for tool in body.tools or ()})
+    if body.response_format is not None and body.response_format.type != "text":
+        response_constraint(body.response_format)
+        if body.tools and body.tool_choice != "none":
+            message = "an answer under a schema cannot be a tool call: leave tools out, or say tool_choice none"
+            raise ApiError(400, "unsupported_parameter", message, param="response_format")
+    return body
 
 
 def parse_spec(data: bytes) -> SessionSpec:
@@ -157,11 +162,15 @@ def shown_tools(body: ChatBody) -> tuple[dict[str, Any], ...]:
     )
 
 
-def turn_options(body: ChatBody, spec: SessionSpec, seed: int, room: int) -> TurnOptions:
-    """What is sampled: the session's own settings win over the agent's. `room`: tokens left in the context."""
+def turn_options(body: ChatBody, spec: SessionSpec, form: ToolFormat, seed: int, room: int) -> TurnOptions:
+    """What is sampled: the session's own settings win over the agent's. `room`: tokens left in the context.
+
+    Raises ApiError 400 where a call is forced that no grammar of the session's format can hold to.
+    """
     asked = body.max_completion_tokens or body.max_tokens or spec.max_new_tokens
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
-    tools = [] if body.tool_choice == "none" else shown_tools(body)
+    shown = [] if body.tool_choice == "none" else shown_tools(body)
+    tools = tuple(ToolSpec(name=t["function"]["name"], parameters=t["function"]["parameters"]) for t in shown)
     return TurnOptions(
         sampling=Sampling(
             max_new_tokens=min(asked, spec.max_new_tokens, room),
@@ -171,9 +180,16 @@ def turn_options(body: ChatBody, spec: SessionSpec, seed: int, room: int) -> Tur
         ),
         num_choices=body.n or 1,
         stop=stop,
-        tools=tuple(ToolSpec(name=t["function"]["name"], parameters=t["function"]["parameters"]) for t in tools),
+        tools=tools,
         parallel_calls=body.parallel_tool_calls is not False,
+        constraint=_constraint(body, form, tools),
     )
+
+
+def _constraint(body: ChatBody, form: ToolFormat, tools: Sequence[ToolSpec]) -> Constraint | None:
+    if is_forced(body.tool_choice):
+        return forced_call(body.tool_choice, form, tools, parallel=body.parallel_tool_calls is not False)
+    return response_constraint(body.response_format)
 
 
 def _said(index: int, message: _Message) -> Said:

@@ -114,7 +114,7 @@ class SessionServer:
         num_choices, num_observed = body.n or 1, sum(len(piece.ids) for piece in place.pieces)
         try:
             left = self.table.check_room(session, num_observed + num_choices) + num_choices
-            options = turn_options(body, session.spec, turn_seed(session), min(room, left // num_choices))
+            options = turn_options(body, session.spec, session.form, turn_seed(session), min(room, left // num_choices))
             engines = order_engines(session.id, self._engines)
             return RunningTurn(self.table, session, place, options, template, engines)
         except SessionError as error:
@@ -163,6 +163,6 @@ def refusal(error: Exception) -> ApiError:
         return ApiError(503, "storage_unavailable", f"the turn could not be stored and is dropped: {error}")
     if getattr(error, "status", 0) != 400:
         return ApiError(503, "engine_error", str(error))
-    if "adapter" in str(error):
+    if "adapter" in str(error) and "sampling_params" not in str(error):
         return ApiError(409, "adapter_not_loaded", str(error))
     return ApiError(400, "engine_refused", str(error))

@@ -125,7 +125,7 @@ class Conversation:
         session = TokenSession.grown(self.template, leaf.policy, len(path[0].ids))
         for node in path:
             start = len(session.ids)
-            if node.choice is None:
+            if node.choice is None or node.choice.constrained:
                 session.extend_observed(node.ids)
             else:
                 session.extend_sampled(node.ids, node.choice.logprobs, list(_versions(node.choice)))

@@ -53,6 +53,7 @@ class Choice(msgspec.Struct, frozen=True, array_like=True):
     call_error: str = ""  # why what opens like a call is none
     engine_seconds: float = 0.0
     queue_seconds: float = 0.0
+    constrained: bool = False  # the log-probs are not the policy's own: its tokens are not trained on
 
 
 class Turn(msgspec.Struct, frozen=True, array_like=True):

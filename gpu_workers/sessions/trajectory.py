@@ -40,6 +40,7 @@ def _summary(leaf: Node, path: list[Node], *, main: bool, shared: int) -> Branch
         shared_tokens=shared,
         num_tokens=leaf.depth + len(leaf.ids),
         num_sampled_tokens=sum(len(node.ids) for node in path if node.choice is not None),
+        num_constrained_tokens=_num_constrained(path),
         finish_reason=_finish(leaf),
     )
 
@@ -49,7 +50,7 @@ def _branch(conversation: Conversation, leaf: Node, *, main: bool, shared: int) 
     spans = [
         (version, node.depth + start, node.depth + stop)
         for node in leaf.path()
-        if node.choice is not None
+        if node.choice is not None and not node.choice.constrained
         for version, start, stop in node.choice.spans
     ]
     return Branch(
@@ -62,8 +63,13 @@ def _branch(conversation: Conversation, leaf: Node, *, main: bool, shared: int) 
         logprobs=tokens.logprobs,
         versions=spans,
         turns=tokens.turns,
+        num_constrained_tokens=_num_constrained(leaf.path()),
         finish_reason=_finish(leaf),
     )
+
+
+def _num_constrained(path: list[Node]) -> int:
+    return sum(len(node.ids) for node in path if node.choice is not None and node.choice.constrained)
 
 
 def _finish(leaf: Node) -> str:

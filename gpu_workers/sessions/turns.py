@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, field
 
+from gpu_workers.contracts.constraints import Constraint
 from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.messages import Sampling
 from gpu_workers.contracts.seams import GenerateRequest, GenerateResult, RolloutEngine, WorkerError
@@ -38,6 +39,7 @@ class TurnOptions:
     stop: tuple[str, ...] = ()
     tools: tuple[ToolSpec, ...] = ()  # whose calls are looked for; empty: the turn is text
     parallel_calls: bool = True
+    constraint: Constraint | None = None
 
 
 @dataclass
@@ -58,6 +60,10 @@ class Sample:
         self.ids[start:] = result.output_ids
         self.logprobs[start:] = result.logprobs
         self.versions[start:] = versions
+
+    def begin_again(self) -> None:
+        """Forget what was sampled: a grammar cannot be entered in its middle."""
+        self.take(0, GenerateResult([], [], ""), [])
 
 
 class RunningTurn:
@@ -212,6 +218,7 @@ class RunningTurn:
             call_error=error,
             engine_seconds=sample.engine_seconds,
             queue_seconds=sample.queue_seconds,
+            constrained=self.options.constraint is not None,
         )
 
     async def _parts(self, sample: Sample, *, stream: bool) -> AsyncIterator[None]:
@@ -220,6 +227,10 @@ class RunningTurn:
             if self._stopped:
                 sample.finish_reason = "abort"
                 return
+            if self.options.constraint is not None and sample.ids:
+                if stream:
+                    raise WorkerError(Boundary.ENGINE, "a constrained stream was cut short and cannot go on")
+                sample.begin_again()
             request, start = self._request(sample, part), len(sample.ids)
             engine, result = self._engines[0], None
             self._sampling_now[request.request_id] = engine
@@ -275,6 +286,7 @@ class RunningTurn:
             request_id=f"{self._id}.{sample.index}.{part}",
             stop=self.options.stop,
             stop_token_ids=(self._template.eos_id,),
+            constraint=self.options.constraint,
         )
 
     def _cut(self, text: str) -> str:

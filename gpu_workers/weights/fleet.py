@@ -99,7 +99,9 @@ def _make_transfer(
         return BroadcastTransfer(engines, store, cache, base=base, address=address)
     if kind is Transfer.PEER:
         return PeerTransfer(engines, store, cache, agents=agents, secret=secret, address=address)
-    return {Transfer.ADAPTER: AdapterTransfer, Transfer.FULL: FullTransfer}[kind](engines, store, cache)
+    if kind is Transfer.FULL:
+        return FullTransfer(engines, store, cache)
+    return AdapterTransfer(engines, store, cache)
 
 
 def _fingerprint(folder: Path) -> str:

@@ -1,6 +1,7 @@
 """Celery app of the control plane: JSON only, one queue per kind of work, ticks that never pile up."""
 
 from celery import Celery
+from celery.worker.control import control_command
 
 from gpu_workers.contracts import consumer, queues
 from gpu_workers.contracts.exporter import watch_celery
@@ -77,5 +78,12 @@ app.conf.update(
     },
 )
 app.autodiscover_tasks(related_name="jobs")
+
+
+@control_command(name=queues.SIGNAL_GROUPS, args=[("signal", dict)])
+def not_ours(state: object, signal: dict[str, object]) -> None:
+    """What is broadcast to rollout workers reaches these workers too."""
+
+
 watch_celery()
 watch_worker()

@@ -17,13 +17,13 @@ _TITLES = {
     404: "There is nothing here that you may see",
     409: "This has changed meanwhile",
     500: "Something broke on our side",
-    502: "A stored file cannot be read",
+    502: "Something that this depends on does not answer as it should",
 }
 _ADVICE = {
     403: "Ask an admin of the project for the right, or go back.",
     404: "The address may be mistyped, or the object belongs to a project in which you have no role.",
     500: "Nothing you had saved is lost. The server's log says what happened; trying again may help.",
-    502: "Check that the object store is there and holds the file; then load the page again.",
+    502: "Check that it is there and set up as it should be; then load the page again.",
 }
 _API = ("/api/", "/internal/")
 

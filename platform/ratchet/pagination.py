@@ -22,8 +22,8 @@ class CursorPagination(pagination.CursorPagination):
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any] | None:
         try:
             return super().paginate_queryset(queryset, request, view)
-        except (ValidationError, ValueError) as error:  # a position that is no value of the ordering field
-            raise NotFound("Invalid cursor: take it whole from `next` or `previous`.") from error
+        except (ValidationError, ValueError, NotFound) as error:  # or a position that is no value of the ordering field
+            raise _invalid("cursor", "is no cursor: take it whole from `next` or `previous`") from error
 
     def get_page_size(self, request: Request) -> int | None:
         text = request.query_params.get(self.page_size_query_param, str(self.page_size))

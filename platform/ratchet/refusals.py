@@ -26,10 +26,26 @@ class RefuseNulMiddleware:
         if "\x00" not in request.path and "\x00" not in unquote(request.META.get("QUERY_STRING", "")):
             return self.get_response(request)
         detail = "The address holds a NUL character (%00): remove it."
-        if request.path.startswith("/api/"):
-            body = problem_body(Problem("malformed_address", 400, detail))
-            return JsonResponse(body, status=400, content_type=CONTENT_TYPE)
-        return error_page(request, 400, detail)
+        return _answer(request, Problem("malformed_address", 400, detail))
+
+
+class RequireLengthMiddleware:
+    """A body whose length is not stated would be taken for none: 411."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if "Transfer-Encoding" not in request.headers or request.headers.get("Content-Length"):
+            return self.get_response(request)
+        detail = "State the body's Content-Length: bodies in chunks (Transfer-Encoding) are not read."
+        return _answer(request, Problem("length_required", 411, detail))
+
+
+def _answer(request: HttpRequest, problem: Problem) -> HttpResponse:
+    if request.path.startswith("/api/"):
+        return JsonResponse(problem_body(problem), status=problem.status, content_type=CONTENT_TYPE)
+    return error_page(request, problem.status, problem.detail)
 
 
 @extend_schema(exclude=True)

@@ -13,11 +13,17 @@ class StrictJsonError(ValueError):
 
 
 def loads(text: str | bytes) -> Any:
-    """The value of a JSON text. Refuses NaN, infinities, endless numbers, NUL, half surrogates and deep nesting."""
+    """The value of a text. Refuses doubled names, NaN, infinity, endless numbers, NUL, half surrogates and depth."""
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
-        value = json.loads(text, parse_constant=_refuse_constant, parse_int=_parse_int, parse_float=_parse_float)
+        value = json.loads(
+            text,
+            object_pairs_hook=_once,
+            parse_constant=_refuse_constant,
+            parse_int=_parse_int,
+            parse_float=_parse_float,
+        )
     except json.JSONDecodeError as error:
         line = f"line {error.lineno} " if "\n" in error.doc.strip() else ""  # of one line, the caller knows which
         raise StrictJsonError(f"not JSON: {error.msg} at {line}column {error.colno}") from error
@@ -27,6 +33,14 @@ def loads(text: str | bytes) -> Any:
         raise StrictJsonError("nested too deeply") from error
     _check_text(value)
     return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice = next(name for name in made if sum(name == other for other, _ in pairs) > 1)
+        raise StrictJsonError(f"names {twice[:100]!r} twice in one object")
+    return made
 
 
 def _refuse_constant(name: str) -> Any:

@@ -119,6 +119,33 @@ async def test_a_role_that_is_taken_closes_the_open_socket(made):
     await socket.close()
 
 
+async def test_signing_out_closes_the_sockets_of_that_session_alone(made):
+    own, _ = made
+    viewer = own.users[Role.VIEWER]
+    cookies = [await database_sync_to_async(_cookie)(viewer) for _ in range(2)]
+    sockets = [_open(f"/ws/runs/{own.ids['run']}/", cookie) for cookie in cookies]
+    for socket in sockets:
+        await socket.connect()
+    leaving = Client(headers={"Cookie": cookies[0].decode()})
+    assert (await database_sync_to_async(leaving.post)("/accounts/logout/")).status_code == 302
+    assert await _end(sockets[0]) == UNAUTHENTICATED
+    await sockets[1].send_json({"cursor": 0, "events": 0})
+    assert (await sockets[1].receive_output(timeout=20))["type"] == "websocket.send"
+    for socket in sockets:
+        await socket.close()
+
+
+async def test_a_new_password_closes_the_sockets_of_sessions_before_it(made):
+    own, _ = made
+    viewer = own.users[Role.VIEWER]
+    socket = _open(f"/ws/runs/{own.ids['run']}/", await database_sync_to_async(_cookie)(viewer))
+    await socket.connect()
+    viewer.set_password("another very good password")
+    await database_sync_to_async(viewer.save)()
+    assert await _end(socket) == UNAUTHENTICATED
+    await socket.close()
+
+
 def _token(user: User, **fields: Any) -> tuple[bytes, ApiToken]:
     made = issue_token(user=user, name="program", by=None, **fields)
     return b"Bearer " + made.secret.encode(), made.token

@@ -195,8 +195,8 @@ def test_the_sessions_sampling_wins_over_the_agents(world: World) -> None:
 def test_refusals_are_the_clients_own_errors(world: World) -> None:
     client = world.open()
     with pytest.raises(openai.BadRequestError) as bad:
-        client.chat.completions.create(model="policy", messages=ASK, response_format={"type": "json_object"})
-    assert (bad.value.code, bad.value.param) == ("unsupported_parameter", "response_format")
+        client.chat.completions.create(model="policy", messages=ASK, presence_penalty=0.5)
+    assert (bad.value.code, bad.value.param) == ("unsupported_parameter", "presence_penalty")
     with pytest.raises(openai.AuthenticationError):
         client.with_options(api_key="wrong").chat.completions.create(model="policy", messages=ASK)
     world.engine.down = True

@@ -104,8 +104,8 @@ class _Handler(BaseHTTPRequestHandler):
         answer = self.owner.token({name: values[0] for name, values in parse_qs(body).items()})
         self._answer(answer or {"error": "invalid_grant"}, 200 if answer else 400)
 
-    def _answer(self, body: dict[str, Any], status: int = 200) -> None:
-        data = json.dumps(body).encode()
+    def _answer(self, body: dict[str, Any] | bytes, status: int = 200) -> None:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))

@@ -99,7 +99,7 @@ class SuiteDetailSerializer(SuiteSerializer):
 
 
 class TaskSerializer(serializers.ModelSerializer[Task]):
-    """Content fields are null where `content_hidden` is true."""
+    """Content fields are null where `content_hidden` is true, and what would tell of the content is empty."""
 
     suite = serializers.UUIDField(source="suite_id", read_only=True)
     released_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True, allow_null=True)
@@ -124,6 +124,7 @@ class TaskSerializer(serializers.ModelSerializer[Task]):
         data: dict[str, Any] = super().to_representation(instance)
         if not self._shown(instance):
             data["quarantine_message"] = ""  # may quote the task
+            data["task_hash"] = ""  # of the content: whoever guesses it could tell that the guess is right
         return data
 
     def _shown(self, task: Task) -> bool:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 # One thread a process is fastest where cores are shared; must be set before torch loads its OpenMP runtime.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A request alone pays for all rows of a product, a full batch for each product's pass over the weights.
+DETERMINISTIC_ROWS = 8
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -20,6 +22,13 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--dtype", choices=["auto", "bfloat16", "float32"], default="auto")
+    parser.add_argument(
+        "--deterministic",
+        "--enable-deterministic-inference",
+        action="store_true",
+        help="float32 on one thread, fixed shapes: a request's tokens and log-probs do not depend on its batch",
+    )
+    parser.add_argument("--deterministic-rows", type=int, default=DETERMINISTIC_ROWS, help="rows of every product then")
     parser.add_argument("--max-running", type=int, default=64, help="requests decoded together")
     parser.add_argument(
         "--max-total-tokens", type=int, default=0, help="tokens of cached keys and values; 0: about 640 MiB"

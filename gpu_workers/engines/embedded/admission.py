@@ -88,8 +88,8 @@ class Admission:
         """Longest usable cached prefix. At least one token is computed unless the final hidden state is known."""
         tree, namespace = self.memory.tree, self.memory.namespace(request)
         limit = len(tokens)
-        if request.logprob_start >= 0 and len(request.input_logprobs) == 0:
-            limit = min(request.logprob_start, len(tokens) - 1)
+        if request.next_scored is not None:
+            limit = min(request.next_scored, len(tokens) - 1)
         run = tree.match(namespace, tokens, limit)
         if run.stop == len(tokens) and run.end_hidden is None:
             run = tree.match(namespace, tokens, len(tokens) - 1)

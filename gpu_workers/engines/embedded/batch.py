@@ -40,6 +40,7 @@ class Batch:
     branch_length: int  # longest branch after this step
     prefills: list[PrefillSpan]
     levels: list[Level]
+    paths: list[list[Run]]  # what lies cached before each decode row, then before each prefill
     adapters: list[AdapterRows]
     wanted_rows: torch.Tensor  # rows whose final hidden state is returned
 

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import torch
 
 from gpu_workers.engines.embedded.config import LlamaConfig
+from gpu_workers.engines.embedded.deterministic import keeps_rows_of
+from gpu_workers.engines.embedded.grammars import Grammars
 from gpu_workers.engines.embedded.lora import Adapter, AdapterError, load_adapter
 from gpu_workers.engines.embedded.metrics import EngineMetrics
 from gpu_workers.engines.embedded.model import Model
@@ -51,6 +53,7 @@ class Engine:
     def __init__(self, model: Model, text: Text, limits: Limits, served_name: str = "base") -> None:
         self.text, self.limits, self.served_name = text, limits, served_name
         self.metrics = EngineMetrics(served_name)
+        self.grammars = Grammars(text.tokenizer, model.config.vocab_size, model.config.eos_ids)
         self.scheduler = Scheduler(model, limits, text, self.metrics)
         self.adapters: dict[str, Adapter] = {}
         self.adapter_paths: dict[str, str] = {}  # of all that were ever loaded: a request brings one back
@@ -189,7 +192,11 @@ class Engine:
         """Check and read an adapter without disturbing generation. Raises AdapterError."""
         if name in self.adapters:
             raise AdapterError(f"adapter {name!r} is already loaded; unload it first")
-        return load_adapter(name, Path(path), self.config, self.model.weights.dtype, self.limits.max_lora_rank)
+        adapter = load_adapter(name, Path(path), self.config, self.model.weights.dtype, self.limits.max_lora_rank)
+        block_rows = self.model.block_rows
+        if block_rows and not keeps_rows_of(adapter, block_rows):
+            raise AdapterError(f"{path}: rank {adapter.rank} cannot be served with --deterministic-rows {block_rows}")
+        return adapter
 
     def read_model(self, path: str, weight_version: str | None) -> Model:
         """Read other weights of the same shape. Raises EngineConfigError."""
@@ -197,7 +204,7 @@ class Engine:
         config = current.check_successor(folder)
         weights = load_weights(folder, config, current.weights.dtype)
         version = current.weight_version if weight_version is None else weight_version
-        return Model(folder, config, weights, current.rotary, version)
+        return Model(folder, config, weights, current.rotary, version, block_rows=current.block_rows)
 
     def pack_model(self, tensors: Mapping[str, torch.Tensor], weight_version: str | None) -> Model:
         """Other weights of the same shape that were sent. Raises EngineConfigError."""

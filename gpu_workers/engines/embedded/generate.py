@@ -53,7 +53,8 @@ async def generate(http: HttpRequest) -> Response:
     body = read_generate(await http.body())
     try:
         await bring_back_adapters(http, body.adapter_names())
-        requests, is_list = make_requests(body, engine)
+        grammars = await engine.grammars.prepare(body.constraints())
+        requests, is_list = make_requests(body, engine, grammars)
     except RequestError as error:
         if not body.stream:
             raise

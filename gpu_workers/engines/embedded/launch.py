@@ -11,7 +11,7 @@ import uvicorn
 from gpu_workers.engines.embedded.branches import BRANCH_TOKENS
 from gpu_workers.engines.embedded.config import EngineConfigError, LlamaConfig
 from gpu_workers.engines.embedded.engine import Engine
-from gpu_workers.engines.embedded.model import load_model
+from gpu_workers.engines.embedded.model import Model, load_model
 from gpu_workers.engines.embedded.scheduler import Limits
 from gpu_workers.engines.embedded.server import build_app
 from gpu_workers.engines.embedded.text import Text
@@ -31,7 +31,7 @@ def build_engine(options: argparse.Namespace) -> Engine:
     """Load the model and check the limits. Raises EngineConfigError naming the option."""
     keep_freed_memory(KEPT_BLOCK_BYTES)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    model = load_model(options.model, options.dtype)
+    model = _load(options)
     if options.max_running < 1:
         raise EngineConfigError(f"--max-running is {options.max_running}; it must be at least 1")
     total = options.max_total_tokens or _default_tokens(model.config, model.weights.dtype, options.max_running)
@@ -50,6 +50,17 @@ def build_engine(options: argparse.Namespace) -> Engine:
         )
     text = Text(options.model, model.config.eos_ids)
     return Engine(model, text, limits, options.served_model_name)
+
+
+def _load(options: argparse.Namespace) -> Model:
+    if not options.deterministic:
+        return load_model(options.model, options.dtype)
+    if options.dtype == "bfloat16":
+        raise EngineConfigError("--deterministic computes in float32; leave --dtype bfloat16 out")
+    if options.deterministic_rows < 1:
+        raise EngineConfigError(f"--deterministic-rows is {options.deterministic_rows}; it must be at least 1")
+    torch.set_num_threads(1)
+    return load_model(options.model, "float32", options.deterministic_rows)
 
 
 def _default_tokens(config: LlamaConfig, dtype: torch.dtype, max_running: int) -> int:

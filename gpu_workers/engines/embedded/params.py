@@ -1,13 +1,17 @@
 """Reads the JSON of /generate into requests. Everything wrong is a RequestError that names the field."""
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from gpu_workers.contracts.constraints import Constraint, ConstraintKind
+from gpu_workers.engines.embedded.deterministic import DEFAULT_SEED
 from gpu_workers.engines.embedded.engine import Engine
+from gpu_workers.engines.embedded.grammars import Compiled, GrammarMatcher, constraint_of
 from gpu_workers.engines.embedded.lora import Adapter
 from gpu_workers.engines.embedded.request import Request, RequestError, SamplingParams
 
@@ -17,8 +21,9 @@ _NEUTRAL = {
     "presence_penalty": 0.0,
     "repetition_penalty": 1.0,
     "min_tokens": 0,
-    **dict.fromkeys(("json_schema", "regex", "ebnf", "structural_tag", "logit_bias", "custom_params", "stop_regex")),
+    **dict.fromkeys(("logit_bias", "custom_params", "stop_regex")),
 }
+_CONSTRAINTS = frozenset(ConstraintKind)
 _IGNORED = frozenset({"spaces_between_special_tokens", "stream_interval"})
 
 
@@ -57,10 +62,17 @@ class GenerateBody(msgspec.Struct, kw_only=True):
         named = self.lora_path if isinstance(self.lora_path, list) else [self.lora_path]
         return {name for name in named if name}
 
+    def constraints(self) -> set[Constraint]:
+        """Raises RequestError."""
+        given = self.sampling_params or {}
+        found = (constraint_of(params) for params in (given if isinstance(given, list) else [given]))
+        return {constraint for constraint in found if constraint is not None}
+
 
 def parse_sampling(raw: dict[str, Any]) -> SamplingParams:
     """Validate one sampling_params object."""
-    raw = dict(raw)
+    constraint = constraint_of(raw)
+    raw = {name: value for name, value in raw.items() if name not in _CONSTRAINTS}
     for name, neutral in _NEUTRAL.items():
         if raw.pop(name, neutral) not in (neutral, None):
             raise RequestError(f"sampling_params.{name} is not supported by the embedded engine")
@@ -91,6 +103,7 @@ def parse_sampling(raw: dict[str, Any]) -> SamplingParams:
         sampling_seed=p.sampling_seed,
         skip_special_tokens=p.skip_special_tokens,
         no_stop_trim=p.no_stop_trim,
+        constraint=constraint,
     )
 
 
@@ -107,7 +120,9 @@ def read_generate(raw: bytes) -> GenerateBody:
         raise RequestError(f"body: {error}") from error
 
 
-def make_requests(body: GenerateBody, engine: Engine) -> tuple[list[Request], bool]:
+def make_requests(
+    body: GenerateBody, engine: Engine, grammars: Mapping[Constraint, Compiled]
+) -> tuple[list[Request], bool]:
     """Requests of one body, n samples expanded, and whether it asked for a list. Raises RequestError."""
     prompts, is_batch = _prompts(body, engine)
     count = len(prompts)
@@ -123,6 +138,8 @@ def make_requests(body: GenerateBody, engine: Engine) -> tuple[list[Request], bo
         prompts, samplings, adapters, logprobs, starts, rids, strict=True
     ):
         params = parse_sampling(sampling)
+        if engine.model.block_rows and params.sampling_seed is None:
+            params = replace(params, sampling_seed=DEFAULT_SEED)
         for sample in range(params.n):
             request = Request(
                 input_ids=np.asarray(prompt, np.int32),
@@ -134,6 +151,8 @@ def make_requests(body: GenerateBody, engine: Engine) -> tuple[list[Request], bo
                 logprob_start=start if wants and start >= 0 else -1,
                 stream=body.stream,
             )
+            if params.constraint is not None:
+                request.matcher = GrammarMatcher(grammars[params.constraint], engine.config.vocab_size)
             check_fits(request, engine)
             requests.append(request)
     return requests, is_batch or len(requests) > 1

@@ -42,6 +42,7 @@ def plan_step(running: Sequence[Request], prefills: Sequence[Prefill]) -> StepPl
         if ids:
             scored.append((prefill.requests[0], ids))
             scored_rows += rows
+    paths = [request.leaf.path() if request.leaf else [] for _, request in owners]
     branch_positions = [request.branch_length for request in running]
     batch = Batch(
         tokens=torch.tensor(tokens),
@@ -50,7 +51,8 @@ def plan_step(running: Sequence[Request], prefills: Sequence[Prefill]) -> StepPl
         branch_positions=torch.tensor(branch_positions, dtype=torch.int64),
         branch_length=max(branch_positions, default=-1) + 1,
         prefills=spans,
-        levels=build_levels([(rows, request.leaf.path()) for rows, request in owners if request.leaf], len(tokens)),
+        levels=build_levels([(rows, path) for (rows, _), path in zip(owners, paths, strict=True)], len(tokens)),
+        paths=paths,
         adapters=_adapter_rows(owners, len(tokens)),
         wanted_rows=torch.tensor(wanted + scored_rows, dtype=torch.int64),
     )
@@ -60,9 +62,9 @@ def plan_step(running: Sequence[Request], prefills: Sequence[Prefill]) -> StepPl
 def _scored(prefill: Prefill, first_row: int) -> tuple[list[int], list[int]]:
     """Rows and next ids for the input log-probs a request asked for."""
     request = prefill.requests[0]
-    if request.logprob_start < 0:
+    if request.next_scored is None:
         return [], []
-    start = max(prefill.start, request.logprob_start)
+    start = max(prefill.start, request.next_scored)
     stop = min(prefill.stop, len(request.input_ids) - 1)
     rows = [first_row + position - prefill.start for position in range(start, stop)]
     return rows, [int(token) for token in prefill.tokens[start + 1 : stop + 1]] if rows else []

@@ -6,10 +6,12 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 
+from gpu_workers.contracts.constraints import Constraint
 from gpu_workers.engines.embedded.lora import Adapter
 from gpu_workers.engines.embedded.prefix_tree import Run, Tokens
 from gpu_workers.engines.embedded.sampling import RowSampling
@@ -23,6 +25,15 @@ class State(StrEnum):
     WAITING = "waiting"  # no row yet; may hold a prefix of its keys and values
     RUNNING = "running"  # has a row in the decode batch
     FINISHED = "finished"
+
+
+class Matcher(Protocol):
+    """What an answer that is held to a grammar may go on with."""
+
+    @property
+    def is_terminated(self) -> bool: ...
+    def accept(self, token: int) -> bool: ...
+    def allowed(self) -> torch.Tensor | None: ...  # [V] of bool; None: every token
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,7 @@ class SamplingParams:
     sampling_seed: int | None = None
     skip_special_tokens: bool = True
     no_stop_trim: bool = False
+    constraint: Constraint | None = None
 
 
 @dataclass(eq=False)
@@ -56,6 +68,7 @@ class Request:
     return_logprob: bool = False
     logprob_start: int = -1  # first input position whose log-prob is wanted; -1: none
     stream: bool = False
+    matcher: Matcher | None = None  # of params.constraint
     changed: Callable[["Request"], None] = lambda _: None
 
     state: State = State.WAITING
@@ -90,6 +103,12 @@ class Request:
     def num_remaining(self) -> int:
         """Tokens it may still generate."""
         return self.params.max_new_tokens - len(self.output_ids)
+
+    @property
+    def next_scored(self) -> int | None:
+        """The input position whose row gives the next log-prob that is wanted; None: there is no more."""
+        position = self.logprob_start + len(self.input_logprobs)
+        return position if self.logprob_start >= 0 and position < len(self.input_ids) - 1 else None
 
     @property
     def num_held(self) -> int:

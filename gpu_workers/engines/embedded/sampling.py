@@ -8,7 +8,7 @@ import torch
 # The vocabulary is summed in blocks first, so that drawing needs a cumulative sum over few numbers only.
 _BLOCK = 256
 # So many rows' float32 logits stay in the second-level cache through all passes over them.
-_CHUNK_ROWS = 8
+CHUNK_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Sampled:
     logprobs: list[float]
 
 
-def sample(logits_NV: torch.Tensor, rows: Sequence[RowSampling]) -> Sampled:
-    """One token a row."""
+def sample(logits_NV: torch.Tensor, rows: Sequence[RowSampling], chunk_rows: int = CHUNK_ROWS) -> Sampled:
+    """One token a row. With chunks of one row no row's bits depend on the others."""
     ids: list[int] = []
     logprobs: list[float] = []
-    for start in range(0, len(rows), _CHUNK_ROWS):
-        chunk = _sample_chunk(logits_NV[start : start + _CHUNK_ROWS], rows[start : start + _CHUNK_ROWS])
+    for start in range(0, len(rows), chunk_rows):
+        chunk = _sample_chunk(logits_NV[start : start + chunk_rows], rows[start : start + chunk_rows])
         ids += chunk.ids
         logprobs += chunk.logprobs
     return Sampled(ids, logprobs)
@@ -66,11 +66,12 @@ def _sample_chunk(logits_NV: torch.Tensor, rows: Sequence[RowSampling]) -> Sampl
     return Sampled(ids.tolist(), logprobs.tolist())
 
 
-def token_logprobs(logits_NV: torch.Tensor, ids_N: torch.Tensor) -> list[float]:
-    """Log-probs at temperature 1 of given tokens."""
+def token_logprobs(logits_NV: torch.Tensor, ids_N: torch.Tensor, chunk_rows: int = 0) -> list[float]:
+    """Log-probs at temperature 1 of given tokens; `chunk_rows` at a time, 0: all at once."""
     logits = logits_NV.float()
     chosen = logits.gather(1, ids_N.unsqueeze(1)).squeeze(1)
-    return (chosen - logits.logsumexp(-1)).tolist()
+    totals = torch.cat([part.logsumexp(-1) for part in logits.split(chunk_rows or max(len(logits), 1))])
+    return (chosen - totals).tolist()
 
 
 def _block_sums(weights_NV: torch.Tensor) -> torch.Tensor:
@@ -85,7 +86,8 @@ def _draw(weights: torch.Tensor, blocks: torch.Tensor, totals: torch.Tensor, uni
     ends = blocks.double().cumsum(-1)
     targets = (uniforms * totals).unsqueeze(1)
     # The target may pass the last end by a rounding error: stay inside, on a block of positive weight.
-    block = torch.searchsorted(ends, targets, right=True).clamp_(max=blocks.shape[1] - 1)
+    last_block = (blocks > 0).long().mul(torch.arange(blocks.shape[1])).amax(-1, keepdim=True)
+    block = torch.minimum(torch.searchsorted(ends, targets, right=True), last_block)
     before = torch.where(block > 0, ends.gather(1, (block - 1).clamp_(min=0)), 0.0)
     columns = block * _BLOCK + torch.arange(_BLOCK)
     inside = weights.gather(1, columns.clamp(max=weights.shape[1] - 1)).double()
@@ -102,7 +104,7 @@ def _draw_truncated(probabilities_V: torch.Tensor, row: RowSampling) -> torch.Te
     if row.top_k > 0:
         values = values[: row.top_k]
     keep = values.cumsum(-1) - values < row.top_p  # the token that crosses top_p is kept
-    keep &= values >= row.min_p * values[0]
+    keep &= (values >= row.min_p * values[0]) & (values > 0)  # none that a grammar has taken away
     values = values[keep]
     index = torch.searchsorted(values.double().cumsum(-1), row.uniform * values.double().sum(), right=True)
     return order[: len(keep)][keep][index.clamp(max=len(values) - 1)]

@@ -13,13 +13,16 @@ import torch
 
 from gpu_workers.engines.embedded.admission import Admission, Prefill
 from gpu_workers.engines.embedded.branches import BRANCH_TOKENS
+from gpu_workers.engines.embedded.grammars import mask_logits
 from gpu_workers.engines.embedded.memory import KeyValueMemory
 from gpu_workers.engines.embedded.metrics import EngineMetrics
 from gpu_workers.engines.embedded.model import Model
 from gpu_workers.engines.embedded.planning import StepPlan, plan_step
 from gpu_workers.engines.embedded.request import Request, State
-from gpu_workers.engines.embedded.sampling import sample, token_logprobs
+from gpu_workers.engines.embedded.sampling import CHUNK_ROWS, Sampled, sample, token_logprobs
 from gpu_workers.engines.embedded.text import Text
+
+_STUCK = "no token of the vocabulary goes on with what the answer is held to"
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Scheduler:
         self.admission = Admission(self.memory, limits.max_running, limits.prefill_tokens_per_step)
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
+        self.chunk_rows = 1 if model.block_rows else CHUNK_ROWS
 
     def add(self, request: Request) -> None:
         request.generation = self.model.generation
@@ -79,8 +83,8 @@ class Scheduler:
         row = len(self.running)
         for prefill in prefills:
             self.metrics.prompt_tokens(prefill.stop - prefill.start)
-            tokens = prefill.tokens[prefill.start : prefill.stop]
-            leaf = self.memory.tree.extend(prefill.run, tokens, prefill.kv, num_users=len(prefill.requests))
+            added = prefill.tokens[prefill.start : prefill.stop]
+            leaf = self.memory.tree.extend(prefill.run, added, prefill.kv, num_users=len(prefill.requests))
             if prefill.is_last:
                 leaf.end_hidden = hidden[row].clone()
                 row += 1
@@ -88,10 +92,11 @@ class Scheduler:
                 self.memory.hold(request, leaf)
         if plan.scored:
             logits = self.model.logits(hidden[row:])
-            logprobs = token_logprobs(logits, torch.tensor([token for _, ids in plan.scored for token in ids]))
-            for request, ids in plan.scored:
-                request.input_logprobs += logprobs[: len(ids)]
-                del logprobs[: len(ids)]
+            ids = torch.tensor([token for _, tokens in plan.scored for token in tokens])
+            logprobs = token_logprobs(logits, ids, 1 if self.model.block_rows else 0)
+            for request, tokens in plan.scored:
+                request.input_logprobs += logprobs[: len(tokens)]
+                del logprobs[: len(tokens)]
 
     def _sample(self, plan: StepPlan, hidden: torch.Tensor, ready: list[Request]) -> None:
         """Draw a token for every decode row and every prompt that is complete, computing equal logits once."""
@@ -118,10 +123,11 @@ class Scheduler:
         logits = self.model.logits(torch.cat(states) if len(states) > 1 else states[0])
         if len(rows) != next_row:
             logits = logits.index_select(0, torch.tensor(rows))
-        sampled = sample(logits, [request.row_sampling() for request in requests])
-        self._advance(requests, num_decode, sampled.ids, sampled.logprobs)
+        stuck = mask_logits(logits, requests)
+        sampled = sample(logits, [request.row_sampling() for request in requests], self.chunk_rows)
+        self._advance(requests, num_decode, sampled, stuck)
 
-    def _advance(self, requests: list[Request], num_decode: int, ids: list[int], logprobs: list[float]) -> None:
+    def _advance(self, requests: list[Request], num_decode: int, sampled: Sampled, stuck: set[int]) -> None:
         now = time.perf_counter()
         for index, request in enumerate(requests):
             if index < num_decode:
@@ -131,7 +137,11 @@ class Scheduler:
             if request.params.max_new_tokens == 0:
                 request.finish_reason = {"type": "length", "length": 0}
                 continue
-            request.add_token(ids[index], logprobs[index], self.model.weight_version)
+            token = sampled.ids[index]
+            if index in stuck or (request.matcher is not None and not request.matcher.accept(token)):
+                request.finish_reason = {"type": "abort", "message": _STUCK}
+                continue
+            request.add_token(token, sampled.logprobs[index], self.model.weight_version)
             self.metrics.token(request, now)
             request.finish_reason = self.text.finish_reason(request, self.model.config.context_length)
         admitted = {id(request) for request in requests[num_decode:]}

@@ -105,6 +105,8 @@ async def server_info(http: HttpRequest) -> Response:
             "max_loaded_loras": limits.max_loras,
             "max_lora_rank": limits.max_lora_rank,
             "enable_lora": True,
+            "enable_deterministic_inference": bool(engine.model.block_rows),
+            "grammar_backend": "xgrammar",
             "is_paused": engine.paused,
             "weight_version": engine.model.weight_version,
             "uptime_seconds": time.time() - engine.started_at,

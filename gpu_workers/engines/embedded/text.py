@@ -45,6 +45,8 @@ class Text:
                 return {"type": "stop", "matched": matched}
         if num_output >= params.max_new_tokens or request.num_tokens >= context_length:
             return {"type": "length", "length": num_output}
+        if request.matcher is not None and request.matcher.is_terminated:
+            return {"type": "stop", "matched": request.output_ids[-1]}
         return None
 
     def _matched_stop(self, request: Request) -> str | None:

@@ -18,6 +18,7 @@ from gpu_workers.weights.delta.keeping import CheckpointKeeper
 from gpu_workers.weights.peer.keeping import PeerKeeper
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
+MIN_SECRET_LENGTH = 32
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,8 +33,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     secret = os.environ.get("ROLLOUT_AGENT_SECRET", "")
-    if not secret:
-        return _refuse("ROLLOUT_AGENT_SECRET: is empty; set it to the value that the fleet worker has", EXIT_USAGE)
+    if len(secret) < MIN_SECRET_LENGTH:
+        text = f"is empty or shorter than {MIN_SECRET_LENGTH} characters; set it to the value that the fleet worker has"
+        return _refuse(f"ROLLOUT_AGENT_SECRET: {text}", EXIT_USAGE)
     try:
         store = ObjectStore(options.store)
     except (ValueError, ImportError) as error:

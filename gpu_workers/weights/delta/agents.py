@@ -93,7 +93,8 @@ def same_bytes_in(folder: Path, sha256: str) -> bool | None:
     """By the folder's manifest where it has one, else by its weights file."""
     try:
         told = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=dict)
-        return bool(told.get("sha256") == sha256)
+        if "sha256" in told:
+            return bool(told["sha256"] == sha256)
     except FileNotFoundError:
         pass
     except (OSError, msgspec.DecodeError):

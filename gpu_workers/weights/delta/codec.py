@@ -8,6 +8,7 @@ Words are the elements' bytes as unsigned integers. All are stored byte plane by
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 import zstandard
@@ -17,7 +18,7 @@ from gpu_workers.weights.delta.layout import Bytes
 
 _LEVEL = 1  # higher ones cost several times the time for some percent
 _SMALL_BYTES = 1 << 16  # for a tensor up to this size every encoding is tried
-_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_WORDS: dict[int, type[np.unsignedinteger[Any]]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class Encoding(StrEnum):
@@ -87,18 +88,18 @@ def apply_change(old: Bytes | None, change: Change, num_bytes: int, word_bytes: 
     return old
 
 
-def _sparse(places: NDArray[np.intp], words: NDArray[np.unsignedinteger]) -> Change:
+def _sparse(places: NDArray[np.intp], words: NDArray[np.unsignedinteger[Any]]) -> Change:
     gaps = np.diff(places, prepend=-1) - 1
     width = next(size for size in _WORDS if int(gaps.max()) < 1 << 8 * size)
     parts = {"gaps": _pack(gaps.astype(_WORDS[width])), "values": _pack(words[places])}
     return Change(Encoding.SPARSE, len(places), width, parts)
 
 
-def _words(data: Bytes, size: int) -> NDArray[np.unsignedinteger]:
+def _words(data: Bytes, size: int) -> NDArray[np.unsignedinteger[Any]]:
     return data.view(_WORDS[size])
 
 
-def _pack(words: NDArray[np.unsignedinteger]) -> bytes:
+def _pack(words: NDArray[np.unsignedinteger[Any]]) -> bytes:
     planes = np.ascontiguousarray(words.view(np.uint8).reshape(-1, words.itemsize).T)
     return zstandard.ZstdCompressor(level=_LEVEL).compress(planes.data)
 

@@ -119,7 +119,7 @@ class CheckpointKeeper:
 
     def _go(self, way: Way, held: tuple[WeightsFile, VersionManifest] | None, wanted: VersionManifest) -> Marker:
         self.local.remove_others()
-        self.local.require_room(wanted.num_bytes)
+        self.local.require_room(wanted.num_bytes + (0 if self.store.is_local else way.num_bytes))
         with self.local.building() as folder:
             fetched = folder / ".fetched"
             fetched.mkdir()

@@ -64,7 +64,7 @@ class VersionManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 def checksum(data: Bytes | bytes) -> str:
     """xxh3-128 in hexadecimal."""
-    return xxhash.xxh3_128_hexdigest(data)
+    return xxhash.xxh3_128_hexdigest(data if isinstance(data, bytes) else data.data)
 
 
 def digest_of(checksums: Mapping[str, str]) -> str:

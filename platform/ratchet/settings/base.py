@@ -72,12 +72,14 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "ratchet.refusals.RefuseNulMiddleware",
+    "ratchet.refusals.RequireLengthMiddleware",
     "apps.audit.origin.OriginMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "ratchet.pages.ProblemPageMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "axes.middleware.AxesMiddleware",
+    "apps.accounts.oidc.ProviderErrorsMiddleware",
 ]
 CSRF_FAILURE_VIEW = "ratchet.pages.expired_form"
 

@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from gpu_workers.contracts.constraints import Constraint, ConstraintKind
 from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.messages import Sampling
 from gpu_workers.engines.http import EngineError
@@ -79,6 +80,7 @@ async def test_a_repeated_prompt_is_found_in_the_cache(case: Case) -> None:
         ({"sampling": Sampling(max_new_tokens=0)}, "max_new_tokens"),
         ({"sampling": Sampling(max_new_tokens=4, top_p=0.0)}, "top_p"),
         ({"sampling": Sampling(max_new_tokens=4, temperature=-1.0)}, "temperature"),
+        ({"constraint": Constraint(ConstraintKind.REGEX, "[a-z")}, "regex"),
     ],
 )
 @pytest.mark.parametrize("streamed", [False, True])

@@ -22,7 +22,6 @@ from tests.integration.services.machine import wait_for
 HEAD = """
 import sys, time
 from gpu_workers.celery import make_app
-from gpu_workers.contracts.watchdog import watch_worker
 
 app = make_app(sys.argv[1])
 app.conf.include = ()
@@ -42,7 +41,11 @@ worker_ready.connect(lambda sender, **_: setattr(app, "hub", sender.hub), weak=F
 app.worker_main(["worker", "-P", "threads", "-c", "2", "-Q", "watched,another", "-l", "warning",
                  "--without-gossip", "--without-mingle"])
 """
-WATCHED = "watch_worker(patience_seconds=2.0, check_seconds=0.2)\n"
+# Before the product's own watch, which is then not added: it has the patience of production.
+WATCHED = """
+from gpu_workers.contracts.watchdog import watch_worker
+watch_worker(patience_seconds=2.0, check_seconds=0.2)
+"""
 
 
 @pytest.fixture
@@ -73,7 +76,7 @@ def sender(broker: str) -> Celery:
 
 def test_a_worker_that_takes_nothing_ends(valkey: EmbeddedValkey, tmp_path: Path):
     app, notes = sender(broker_url(valkey.url)), tmp_path / "notes"
-    with worker(broker_url(valkey.url), HEAD + WATCHED + TAIL, tmp_path / "log") as process:
+    with worker(broker_url(valkey.url), WATCHED + HEAD + TAIL, tmp_path / "log") as process:
         for number in range(1, 3):  # it consumes, idles longer than its patience, consumes again
             app.send_task("note", args=[str(notes), 0], queue="watched")
             assert wait_for(lambda: notes.exists() and len(notes.read_text()) == number, 60)  # noqa: B023

@@ -37,6 +37,13 @@ def test_agents_stand_in_the_order_of_the_engines(tmp_path: Path) -> None:
     assert (worker.agent_secret, worker.snapshot_every) == ("s", 10)
 
 
+def test_where_weights_are_sent_from(tmp_path: Path) -> None:
+    worker = load_settings({"RATCHET_HOME": str(tmp_path)})
+    assert (worker.address, worker.collective) == ("127.0.0.1", False)
+    told = {"WEIGHTS_ADDRESS": "10.0.0.5", "WEIGHTS_COLLECTIVE": "true", "RATCHET_HOME": str(tmp_path)}
+    assert (load_settings(told).address, load_settings(told).collective) == ("10.0.0.5", True)
+
+
 def test_the_local_engine_and_control_plane_are_found_by_their_ports(tmp_path: Path) -> None:
     worker = load_settings({"RATCHET_HOME": str(tmp_path), "RATCHET_ENGINE_PORT": "31", "RATCHET_PORT": "32"})
     assert (worker.engine_urls, worker.control_url) == (("http://127.0.0.1:31",), "http://127.0.0.1:32")
@@ -51,6 +58,7 @@ def test_the_local_engine_and_control_plane_are_found_by_their_ports(tmp_path: P
         ("ROLLOUT_ENGINE_AGENTS", "http://a"),
         ("ROLLOUT_ENGINE_AGENTS", "a:1"),
         ("WEIGHT_SNAPSHOT_EVERY", "0"),
+        ("WEIGHTS_COLLECTIVE", "maybe"),
         ("RATCHET_ENGINE_PORT", "many"),
         ("RATCHET_PORT", "70000"),
         ("OBJECT_STORE_URL", "gopher://x/y"),

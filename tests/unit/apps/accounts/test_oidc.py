@@ -49,6 +49,22 @@ def test_a_stranger_is_told_what_to_do(client: Client, provider: Provider, db):
     assert not User.objects.exists() and who(client) == ""
 
 
+@pytest.mark.parametrize("answer", [b"ok <script>", b"[1]", b"{}", b""])
+def test_a_provider_that_answers_something_else_is_said(client: Client, provider: Provider, db, answer, monkeypatch):
+    monkeypatch.setattr(provider, "discovery", lambda: answer)
+    page = client.post(START)
+    assert page.status_code == 502
+    assert "Acme cannot be asked who you are" in page.content.decode()
+
+
+def test_a_provider_that_does_not_answer_is_said(client: Client, provider: Provider, db, settings):
+    (app,) = settings.SOCIALACCOUNT_PROVIDERS["openid_connect"]["APPS"]
+    app["settings"]["server_url"] = "http://127.0.0.1:9"  # nobody listens there
+    page = client.post(START)
+    assert page.status_code == 502
+    assert "Acme cannot be asked who you are" in page.content.decode()
+
+
 def test_an_equal_address_links_nothing(client: Client, provider: Provider, engineer):
     User.objects.filter(pk=engineer.pk).update(email=CLAIMS["email"])
     assert sign_in(client, provider).status_code == 403

@@ -110,7 +110,7 @@ async def test_a_right_that_is_taken_ends_the_page(monkeypatch, reads):
 async def test_rights_of_many_pages_are_read_with_few_statements(monkeypatch):
     world, run = await database_sync_to_async(world_with_run)(monkeypatch)
     users = [*world.users.values()]
-    viewers = {(user.pk, user.token_id): user for user in users}
+    viewers = {feeds._viewer(user): user for user in users}
 
     def count() -> int:
         with CaptureQueriesContext(connection) as queries:

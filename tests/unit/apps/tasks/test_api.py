@@ -161,6 +161,7 @@ def test_held_out_content_is_hidden_from_who_trains(suite, engineer, client_of):
         answer = client.get(f"/api/v1/tasks/{row['id']}/")
         assert (answer.json()["content"] is None) == row["content_hidden"]
         assert "secret" not in answer.content.decode() or not row["content_hidden"]
+        assert (answer.json()["task_hash"] == row["task_hash"] == "") == row["content_hidden"]
     assert not AuditEvent.objects.filter(tag="user:heldout:read").exists()
 
 

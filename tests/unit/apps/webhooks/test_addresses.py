@@ -44,7 +44,10 @@ def test_public_addresses_are_not(address):
         (f"https://{'a' * 64}.org/", "no host name"), (f"https://{'a.' * 130}org/", "no host name"),
         ("https://-a.org/", "no host name"), ("https://a\\b.org/", "no host name"),
         ("https://example.org:0/", "port 0"), ("https://localhost./", "this machine"),
-        ("https://[fec0::1]/", "not a public"),
+        ("https://[fec0::1]/", "not a public"), ("https://0/", "not a public"),
+        ("https://2130706433/", "not a public"), ("https://0x7f.1/", "not a public"),
+        ("https://127.1/", "not a public"),
+        ("https://0177.0.0.1/", "not a public"), ("https://example.org/#part", "after #"),
     ],
 )  # fmt: skip
 def test_a_url_that_can_be_told_to_lead_there_is_refused_at_once(url, words):

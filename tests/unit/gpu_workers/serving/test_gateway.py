@@ -119,6 +119,16 @@ async def test_a_whole_completion(setup: Setup) -> None:
     assert (sampling.seed, sampling.temperature) == (3, 0)
 
 
+async def test_an_answer_may_be_held_to_a_schema(setup: Setup) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": {"type": "integer"}}}
+    async with setup.running() as client:
+        for held in (wanted, {"type": "json_object"}, {"type": "text"}):
+            response = await client.post("/v1/chat/completions", json=ASK | {"response_format": held}, headers=TOKEN)
+            assert response.status_code == 200, response.text
+    found = [request.constraint and request.constraint.text for request in setup.engine.requests]
+    assert found == ['{"type": "integer"}', '{"type": "object"}', None]
+
+
 async def test_a_streamed_completion_gives_the_same_text(setup: Setup) -> None:
     ask = ASK | {"stream": True, "stream_options": {"include_usage": True}}
     async with setup.running() as client:
@@ -178,6 +188,12 @@ async def test_models_are_the_channels(setup: Setup) -> None:
         ({"max_tokens": 0}, "invalid_value", "max_tokens"),
         ({"n": 2}, "unsupported_parameter", "n"),
         ({"tools": [{}]}, "unsupported_parameter", "tools"),
+        ({"response_format": {"type": "yaml"}}, "invalid_value", "response_format"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "no"}}}},
+            "invalid_value",
+            "response_format.json_schema.schema",
+        ),
         ({"model": "demo/absent"}, "model_not_found", "model"),
     ],
 )

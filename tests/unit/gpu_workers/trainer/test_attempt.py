@@ -1,6 +1,7 @@
 """A whole attempt: reports, checkpoints, resuming after a crash at any point, stops and refusals."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -18,8 +19,9 @@ from gpu_workers.contracts.messages import (
     TrainerStarted,
     TrainJob,
 )
-from gpu_workers.contracts.runspec import RunSpec, stored_spec_hash
+from gpu_workers.contracts.runspec import RunSpec, TrainerSpec, Update, stored_spec_hash
 from gpu_workers.contracts.store import ObjectStore
+from gpu_workers.contracts.transfers import Transfer
 from gpu_workers.trainer import checkpoints, publishing
 from gpu_workers.trainer.attempt import AttemptError, TrainerAttempt, Workplace
 from gpu_workers.trainer.consumer import Delivery
@@ -257,3 +259,16 @@ def test_failures_say_whether_trying_again_helps(error: Exception, code: str, re
     failure = describe_failure(error)
     assert (failure.code, failure.retryable) == (code, retryable)
     assert str(error) in failure.message
+
+
+@pytest.mark.parametrize(("transfer", "whole"), [("broadcast", True), ("delta", False), ("auto", False)])
+def test_versions_are_published_whole_for_transfers_that_want_them_so(
+    spec: RunSpec, place: Workplace, monkeypatch: pytest.MonkeyPatch, transfer: str, whole: bool
+) -> None:
+    """However much a step of the tiny model changes: a delta is worth while here whatever its size."""
+    monkeypatch.setattr("gpu_workers.weights.delta.publisher.WORTHWHILE", 1e9)
+    trained = msgspec.structs.replace(spec, trainer=TrainerSpec(update=Update.FULL, transfer=Transfer(transfer)))
+    recorder = Recorder()
+    TrainerAttempt(job(trained), replace(place, snapshot_every=100), recorder).run(Queue(place.store, 2))
+    last = Path(place.store.path(recorder.of("step")[-1]["adapter"]))
+    assert ((last / "model.safetensors").is_file(), recorder.of("step")[-1]["version"]) == (whole, 2)

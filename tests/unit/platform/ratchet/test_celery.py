@@ -1,6 +1,7 @@
 """The control plane's Celery app: JSON only, every job has its queue, ticks never pile up."""
 
 import pytest
+from celery.worker.control import Panel
 
 from gpu_workers.contracts import queues
 from ratchet.celery import app
@@ -21,6 +22,10 @@ def test_every_job_has_its_queue(job: str) -> None:
     expected |= {"ratchet.reproduce_episode": "rollout", "ratchet.probe_tasks": "verify"}
     expected |= {"ratchet.measure_verifier": "verify", "ratchet.ingest_points": "ingest"}
     assert queue == expected[name]
+
+
+def test_what_is_told_to_rollout_workers_is_no_error_here() -> None:
+    assert Panel.data[queues.SIGNAL_GROUPS]
 
 
 def test_ticks_are_known_jobs_that_expire_within_their_period() -> None:

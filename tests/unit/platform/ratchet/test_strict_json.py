@@ -19,6 +19,7 @@ from ratchet.strict_json import StrictJsonError, loads
         ("[" * 200_000, "nested too deeply"),
         ('{"a": 1', "delimiter at column"),
         (b'"\xff"', "not UTF-8 at byte 1"),
+        ('{"a": [{"steps": 1, "b": 2, "steps": 9}]}', "names 'steps' twice"),
     ],
 )
 def test_what_cannot_be_stored_is_refused_with_the_reason(text: str | bytes, words: str) -> None:

@@ -153,7 +153,7 @@ async def test_a_stream_is_cumulative_and_ends_with_done(http: httpx.AsyncClient
         ({"sampling_params": {"temperature": "hot"}}, "temperature"),
         ({"sampling_params": {"top_p": 0}}, "top_p must be in"),
         ({"sampling_params": {"top_k": 0}}, "top_k must be"),
-        ({"sampling_params": {"regex": "a+"}}, "regex is not supported"),
+        ({"sampling_params": {"stop_regex": "a+"}}, "stop_regex is not supported"),
         ({"sampling_params": {"max_tokens": 4}}, "max_tokens is not a known parameter"),
         ({"lora_path": "nobody"}, "adapter 'nobody' is not loaded"),
         ({"input_ids": [[1], [2]], "lora_path": [None]}, "lora_path has 1 entries, input_ids 2"),

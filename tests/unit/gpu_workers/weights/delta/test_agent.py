@@ -16,7 +16,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from gpu_workers.contracts.messages import AdapterInstall
-from gpu_workers.contracts.seams import EngineInfo, WorkerError
+from gpu_workers.contracts.seams import WorkerError
 from gpu_workers.engines.scripted import ScriptedEngine
 from gpu_workers.models.folder import WEIGHTS
 from gpu_workers.weights.agent.__main__ import main
@@ -125,13 +125,14 @@ def agent(chain: Chain, cache: Path, port: int, barrier: str = "") -> Iterator[s
     if barrier:
         held = (
             "import sys; from tests.unit.gpu_workers.weights.delta.work import BARRIERS; "
-            f"from gpu_workers.weights.agent.__main__ import main; BARRIERS[{barrier!r}](); sys.exit(main(sys.argv[1:]))"
+            f"from gpu_workers.weights.agent.__main__ import main; BARRIERS[{barrier!r}](); "
+            "sys.exit(main(sys.argv[1:]))"
         )
         command = [sys.executable, "-c", held, *options]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": f".:{ROOT / 'platform'}", "ROLLOUT_AGENT_SECRET": SECRET}
     process = subprocess.Popen(command, cwd=ROOT, env=environment)
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while True:
             try:
                 assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
@@ -146,25 +147,17 @@ def agent(chain: Chain, cache: Path, port: int, barrier: str = "") -> Iterator[s
 
 
 async def until_stopped(process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while "\nState:\tT" not in Path(f"/proc/{process.pid}/status").read_text():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.02)
-
-
-class Elsewhere(ScriptedEngine):
-    """An engine whose folders only its own host can read: its agent tells what is in them."""
-
-    async def info(self) -> EngineInfo:
-        info = await super().info()
-        return EngineInfo(info.model_path, info.weight_version, info.adapters, info.raw)
 
 
 async def test_an_agent_killed_half_way_costs_a_try_and_nothing_else(chain: Chain, tmp_path: Path) -> None:
     """Two engines of one host share its agent; while it is dead they go on with what they have."""
     port, cache = free_port(), tmp_path / "agent"
     url = f"http://127.0.0.1:{port}"
-    engines = [(name, Elsewhere(model_path=str(chain.file(1, WEIGHTS).parent))) for name in ("a", "b")]
+    engines = [(name, ScriptedEngine(model_path=str(chain.file(1, WEIGHTS).parent))) for name in ("a", "b")]
     agents = dict.fromkeys(("a", "b"), url)
     transfer = DeltaTransfer(engines, chain.store, tmp_path / "here", agents=agents, secret=SECRET)
     items = {
@@ -194,11 +187,11 @@ async def test_an_agent_that_refuses_or_is_not_there(chain: Chain, tmp_path: Pat
     keeper = CheckpointKeeper(chain.store, tmp_path / "cache")
     transport = httpx.ASGITransport(make_app(keeper, SECRET))
     wanted = BringRequest(wanted=chain.versions[2])
-    with pytest.raises(WorkerError, match="agent http://h: the header .* must hold") as refused:
+    with pytest.raises(WorkerError, match=r"agent http://h: the header .* must hold") as refused:
         await HttpAgent("http://h", "other", transport).bring(wanted)
     assert not refused.value.retryable
     chain.file(2, DELTA).unlink()
-    with pytest.raises(WorkerError, match="agent http://h: weights run-r.a1@v2 cannot be rebuilt") as refused:
+    with pytest.raises(WorkerError, match=r"agent http://h: weights run-r.a1@v2 cannot be rebuilt") as refused:
         await HttpAgent("http://h", SECRET, transport).bring(wanted)
     assert not refused.value.retryable
     with pytest.raises(WorkerError, match="start it on the engine's host") as refused:
@@ -207,7 +200,7 @@ async def test_an_agent_that_refuses_or_is_not_there(chain: Chain, tmp_path: Pat
     assert not (keeper.cache / local.MARKER).exists()
 
 
-class Idle(Elsewhere):
+class Idle(ScriptedEngine):
     """Takes the version and leaves the weights as they were."""
 
     async def update_weights(self, path: str, version: str, *, flush_cache: bool = True) -> None:

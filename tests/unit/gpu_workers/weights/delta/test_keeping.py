@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpu_workers.contracts.store import ObjectStore
-from gpu_workers.models.folder import WEIGHTS
+from gpu_workers.models.folder import WEIGHTS, file_sha256
 from gpu_workers.weights.delta import local
 from gpu_workers.weights.delta.chain import Link, find_ways, store_reader
 from gpu_workers.weights.delta.errors import BadLink, DeltaError, NoSpace, WrongModel
@@ -324,3 +324,22 @@ def locked_folder(keeper: CheckpointKeeper) -> Iterator[Path]:
 def test_a_folder_that_may_not_be_written(chain: Chain, keeper: CheckpointKeeper, locked_folder: Path) -> None:
     with pytest.raises(PermissionError):
         keeper.bring(chain.versions[1])
+
+
+def test_memory_is_bounded_by_the_largest_tensor(tmp_path: Path, workers: Workers) -> None:
+    """Models of 96 MiB in tensors of 2, published and rebuilt by processes that may allocate 32 MiB."""
+    generator = torch.Generator().manual_seed(0)
+    tensors = {f"t{index}": torch.randn(1 << 19, generator=generator) for index in range(48)}
+    folders = {1: save_model(tmp_path / "1", tensors)}
+    for tensor in tensors.values():
+        tensor[::1000] += 1
+    folders[2] = save_model(tmp_path / "2", tensors)
+    digests = {version: file_sha256(folder / WEIGHTS) for version, folder in folders.items()}
+    store, limit = ObjectStore(f"file://{tmp_path / 'store'}"), 32 << 20
+    ending = workers.publish(store, tmp_path / "work", 1, folders, memory_bytes=limit)
+    assert (ending.killed, ending.error) == (False, "")
+    for version, digest in digests.items():
+        wanted = Wanted(name=f"run-r.a1@v{version}", uri=f"runs/r/a1/v{version:06d}/model", sha256=digest)
+        ending = workers.bring(store, tmp_path / "cache", wanted, memory_bytes=limit)
+        assert (ending.killed, ending.error) == (False, "")
+    assert served(CheckpointKeeper(store, tmp_path / "cache")) == digests[2]

@@ -75,6 +75,13 @@ def hold_manifest() -> None:
     ObjectStore.put_file = wrapped  # type: ignore[method-assign]
 
 
+def limit_memory(num_bytes: int) -> None:
+    """What this process may still allocate; mapped files do not count."""
+    status = Path("/proc/self/status").read_text()
+    held = next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmData"))
+    resource.setrlimit(resource.RLIMIT_DATA, (held + num_bytes, held + num_bytes))
+
+
 class Count:
     """Calls made while it counts; the `kill_at`th is this process's last."""
 
@@ -119,12 +126,14 @@ def publish(start: Callable[[], None], store: str, work: str, attempt: int, fold
 
 def child(task: dict[str, Any], out: int) -> None:
     count = Count(task.pop("kill_at", 0))
-    barrier = task.pop("barrier", "")
+    barrier, memory_bytes = task.pop("barrier", ""), task.pop("memory_bytes", 0)
     error = ""
 
     def start() -> None:
         if barrier:
             BARRIERS[barrier]()
+        if memory_bytes:
+            limit_memory(memory_bytes)
         count.start()
 
     try:

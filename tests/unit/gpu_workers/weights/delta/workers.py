@@ -34,7 +34,8 @@ class Workers:
         )  # fmt: skip
 
     def bring(self, store: ObjectStore, cache: Path, wanted: Wanted, **options: Any) -> Ending:
-        """`kill_at`: at which call it is killed; `barrier`: the place where it is; `file_bytes`: the largest file."""
+        """`kill_at`: at which call it is killed; `barrier`: the place where it is; `file_bytes`: the largest file;
+        `memory_bytes`: what it may allocate."""
         return self._do("bring", store=store.url, cache=str(cache), wanted=msgspec.to_builtins(wanted), **options)
 
     def publish(self, store: ObjectStore, work: Path, attempt: int, folders: dict[int, Path], **options: Any) -> Ending:
