@@ -274,7 +274,7 @@ def _check_agents(read: _Reader, env: Env) -> None:
 def _check_full_engines(read: _Reader, env: Env) -> None:
     """Replacing the weights of an engine that adapters are served from would change every one of them."""
     shared = sorted(set(env.full_engine_urls) & set(env.engine_urls))
-    if shared:
+    if shared and not env.full_engine_embedded:  # ports are compared elsewhere
         read.problems.append(
             f"ROLLOUT_FULL_ENGINE_URLS names {', '.join(shared)}, which ROLLOUT_ENGINE_URLS names too: engines whose "
             "weights are replaced cannot serve adapters meanwhile. Give each fleet engines of its own."
