@@ -23,9 +23,11 @@ from gpu_workers.contracts.seams import (
     WorkerError,
 )
 from gpu_workers.contracts.tasks import EnvironmentContract, TaskBundle, VerifierSpec
+from gpu_workers.verifiers.detectors.runtime import SEEN
+from gpu_workers.verifiers.inside.audit import MAX_OF_KIND
 from gpu_workers.verifiers.results import NoResult, SandboxDied, TaskError, VerifierConfig, failed, passed, read_config
 from gpu_workers.verifiers.sandboxed import MAX_EPISODE_BYTES, OUTPUT_BYTES, too_large
-from gpu_workers.verifiers.witness.course import Course, Courses, deviation
+from gpu_workers.verifiers.witness.course import OPEN, Course, Courses, Seal, deviation
 from gpu_workers.verifiers.witness.history import FolderWatch, History
 from gpu_workers.verifiers.witness.programs import OVERSEER, witness_programs
 
@@ -66,8 +68,10 @@ class ScriptVerifier:
         if sum(map(len, episode.files.values())) > MAX_EPISODE_BYTES:
             raise too_large()
         usual = await self.courses.of(task)
-        course = await self._run(task, episode, None if usual is None else usual.allowed)
+        course = await self._run(task, episode, OPEN if usual is None else usual.seal)
         evidence: dict[str, Any] = {"exit_code": course.exit_code, "output": course.output}
+        if seen := course.seen_beyond(usual):
+            evidence[SEEN] = {kind: what[:MAX_OF_KIND] for kind, what in seen.items()}
         if not course.witnessed:
             evidence["python"] = "how Pythons end was not seen"
         if ends := course.unsound_ends(usual):
@@ -103,21 +107,19 @@ class ScriptVerifier:
         granted = task.contract.for_verifier(limits)
         return msgspec.structs.replace(granted, links=links, environment=environment, programs=witness_programs())
 
-    async def _run(self, task: TaskBundle, episode: FinishedEpisode, allowed: tuple[str, ...] | None) -> Course:
-        """One run of the script; `allowed`: the files of the logs that Pythons may write, None for all."""
+    async def _run(self, task: TaskBundle, episode: FinishedEpisode, seal: Seal) -> Course:
+        """One run of the script; `seal`: what its Pythons cannot write."""
         sandbox = self.backend.create(self.contract(task))
         try:
             await sandbox.start()
             try:
-                return await self._run_in(sandbox, task, episode, allowed)
+                return await self._run_in(sandbox, task, episode, seal)
             except WorkerError as error:
                 raise SandboxDied(ReasonCode.VERIFIER_CRASH, f"the verifier's sandbox ended: {error}") from error
         finally:
             await sandbox.close()
 
-    async def _run_in(
-        self, sandbox: Sandbox, task: TaskBundle, episode: FinishedEpisode, allowed: tuple[str, ...] | None
-    ) -> Course:
+    async def _run_in(self, sandbox: Sandbox, task: TaskBundle, episode: FinishedEpisode, seal: Seal) -> Course:
         files = {f"{APP}/{path}": data for path, data in episode.files.items()}
         files |= {f"{TESTS}/{path}": text.encode() for path, text in self.spec.files.items()}
         keep = [f"{folder}/.keep" for folder in (APP, f"{LOGS}/verifier")]
@@ -135,16 +137,16 @@ class ScriptVerifier:
                 function="call",
                 arguments={
                     "app": APP, "tests": TESTS, "logs": LOGS, "home": HOME, "script": self.config.script,
-                    "allow": None if allowed is None else list(allowed),
+                    "allow": None if seal.logs is None else list(seal.logs), "strict": seal.strict,
                 },
                 timeout_seconds=task.contract.limits.verify_timeout_seconds,
             )  # fmt: skip
         finally:
             history = None if watch is None else watch.close()
-        return read_course(done, history, allowed, task.contract.limits.verify_timeout_seconds)
+        return read_course(done, history, seal, task.contract.limits.verify_timeout_seconds)
 
 
-def read_course(done: ExecResult, history: History | None, allowed: tuple[str, ...] | None, timeout: float) -> Course:
+def read_course(done: ExecResult, history: History | None, seal: Seal, timeout: float) -> Course:
     """What the overseer says of a run. Raises NoResult where it says nothing."""
     tail = done.stderr.strip()[-TAIL:]
     if done.timed_out:
@@ -161,7 +163,8 @@ def read_course(done: ExecResult, history: History | None, allowed: tuple[str, .
     return Course(
         exit_code=told["exit_code"], output=tail, ends=tuple((how, main) for how, main in told["ends"]),
         files=told["files"], changed=frozenset(told["changed"]), logs=tuple(told["logs"]),
-        witnessed=told["witnessed"], histories=() if history is None else (history,), allowed=allowed,
+        witnessed=told["witnessed"], histories=() if history is None else (history,), seal=seal,
+        made=frozenset(told["made"]), seen=frozenset((kind, what) for kind, what in told["seen"]),
         passed=frozenset(told["passed"]), num_passed=told["num_passed"],
     )  # fmt: skip
 

@@ -5,7 +5,8 @@ from functools import partial
 
 from gpu_workers.verifiers.detectors.view import Sighting, View
 
-SEEN = "seen_at_check"  # key of the evidence: kind of deed -> what was done, as inside/audit.py names the kinds
+# Key of the evidence: kind of deed -> what was done, as inside/audit.py and witness/watching.py name them.
+SEEN = "seen_at_check"
 WHERE = "the check"
 
 
@@ -25,8 +26,12 @@ def seen_place(view: View) -> Iterator[Sighting]:
 
 # The probes of deeds that stand for themselves; `shown`: tests that the policy was given were opened.
 SEEN_PROBES: dict[str, Callable[[View], Iterator[Sighting]]] = {
-    f"seen_{kind}": partial(seen, kind=kind) for kind in ("process", "search", "shown", "frames", "raw", "blinded")
-}
+    f"seen_{kind}": partial(seen, kind=kind)
+    for kind in (
+        "process", "search", "shown", "frames", "raw", "blinded", "replaced", "planted", "innards", "equal",
+        "in_check_frames", "in_check_equal",
+    )
+}  # fmt: skip
 
 
 def only_raised(view: View) -> Iterator[Sighting]:

@@ -1,6 +1,7 @@
 """Runs the main program of a check as Python would, and tells the wrapper how it ended, before any handler of an exit.
 
-Called as `python bootstrap.py GIFT CHANNEL KIND MAIN WORDS…`. While the main program runs, what it will be told with is
+Called as `python bootstrap.py GIFT CHANNEL KIND MAIN WORDS…`, for a program of the policy's, which tells nothing of its
+end, as `python bootstrap.py own PIPE KIND MAIN GIVEN WORDS…`. While the main program runs, what it will be told with is
 held by C code alone: no frame below the main program and no module has the nonce, and what judges the end uses names
 and built-ins of its own, which patches do not reach.
 """
@@ -21,12 +22,12 @@ if TYPE_CHECKING:  # which every start of Python would pay for
 
     End = tuple[BaseException | None, TracebackType | None, CodeType | None]  # what the main program was, too
 
-POLICY = "/workspace/app"
+POLICY, CHECK = "/workspace/app", "/workspace/tests"
 TEST_RUNNERS = ("pytest", "_pytest", "pluggy")
 NEUTRAL = ("runpy", "_sitebuiltins", "importlib._bootstrap", "importlib._bootstrap_external")
 
 
-def main_of(kind: str, main: str) -> Callable[[Any], End]:
+def main_of(kind: str, main: str, watch: Any) -> Callable[[Any], End]:
     """What runs the main program and gives what it ended with."""
     here = sys._getframe().f_code.co_filename
     trace_of = BaseException.__dict__["__traceback__"].__get__  # not what a class of the candidate's makes of it
@@ -35,6 +36,7 @@ def main_of(kind: str, main: str) -> Callable[[Any], End]:
         code = None
         try:
             names, source = prepared(kind, main)
+            watch.mine = names
             if kind == "module":
                 import runpy
 
@@ -88,14 +90,20 @@ def unhook_with(setprofile: Callable[[None], None], settrace: Callable[[None], N
     return unhook
 
 
-def teller_of(say: Callable[[bytes], Any], roots: tuple[str, ...]) -> Callable[[End], None]:
-    """What tells how the main program ended, and then ends as Python would. `roots`: the policy's folder."""
+def teller_of(
+    say: Callable[[bytes], Any], roots: tuple[str, ...], look: Callable[[], None] | None
+) -> Callable[[End], None]:
+    """What tells how the main program ended, and then ends as Python would. `roots`: the policy's folder.
+
+    `look` tells before what the check's interpreter has become; None: the program is the policy's, nothing is told.
+    """
     process, getpid = posix.getpid(), posix.getpid
 
     def tell(ended: End) -> None:
         end, trace, main = ended
         code = code_of(end)
-        if getpid() == process:  # and not a child that was forked in the main program
+        if look is not None and getpid() == process:  # and not a child that was forked in the main program
+            look()
             is_own = code != 0 or not isinstance(end, SystemExit) or by_check(trace, main, roots)
             say(b"%d" % code if is_own else b"exit")
         if end is None:
@@ -182,23 +190,78 @@ def prepare_path(kind: str, main: str) -> None:
 
 
 def steps(words: list[str]) -> tuple[Callable[[Any], Any], ...]:
-    gift, channel, kind, main = int(words[0]), int(words[1]), words[2], words[3]
-    nonce = posix.read(gift, 64)
-    posix.close(gift)
+    is_own, channel, kind, main = words[0] == "own", int(words[1]), words[2], words[3]
+    nonce, given = b"", []  # type: bytes, list[str]
+    if is_own:
+        given = words.pop(4).splitlines()
+    else:
+        nonce = posix.read(int(words[0]), 64)
+        posix.close(int(words[0]))
+        sys.executable = f"{os.path.dirname(__file__)}/bin/{os.path.basename(sys.executable)}"
     posix.set_inheritable(channel, False)
     prepare_path(kind, main)
-    watch_outcomes()
     own = {"script": [], "text": ["-c"], "module": ["-m"], "stdin": []}[kind]
     sys.orig_argv[:] = [sys.orig_argv[0], *own, *([main] if main else []), *words[4:]]
     sys.argv[:] = [main if kind in ("script", "stdin") else own[0], *words[4:]]
-    sys.executable = f"{os.path.dirname(__file__)}/bin/{os.path.basename(sys.executable)}"
     say = partial(_write, posix.write, channel, nonce)
+    if not is_own:
+        watch_outcomes()
+    watch, look = watch_deeds(say, names_of(POLICY), given if is_own else None)
     own_names: dict[str, Any] = {**globals(), "__builtins__": dict(vars(sys.modules["builtins"]))}
     function: Any = type(steps)
     for judge in (unhook_with, teller_of, code_of, by_check, is_in_file, nested):
         own_names[judge.__name__] = function(judge.__code__, own_names)
     unhook = own_names["unhook_with"](sys.setprofile, sys.settrace)
-    return main_of(kind, main), unhook, own_names["teller_of"](say, names_of(POLICY))
+    if is_own:
+        return main_of(kind, main, watch), own_names["teller_of"](say, (), None)
+    return main_of(kind, main, watch), unhook, own_names["teller_of"](say, names_of(POLICY), look)
+
+
+def load(name: str) -> dict[str, Any]:
+    """A file of ours as names of its own, with built-ins that patches do not reach; it is no module."""
+    path = f"{os.path.dirname(__file__)}/{name}.py"
+    with open(path, "rb") as file:
+        names: dict[str, Any] = {"__name__": name, "__builtins__": dict(vars(sys.modules["builtins"]))}
+        exec(compile(file.read(), path, "exec", 0, True), names)
+    return names
+
+
+def watch_deeds(
+    say: Callable[[bytes], Any], roots: tuple[str, ...], given: list[str] | None
+) -> tuple[Any, Callable[[], None]]:
+    """The watch over the policy's code, and what tells at the end what that code has replaced.
+
+    `given`: the files that a program of the policy's may read; None: this is a check, whose state is taken when the
+    first file of the policy's is loaded.
+    """
+    names = load("watching")
+
+    def tell(kind: str, what: str) -> None:
+        line = f"see {kind}\t{what}" if given is not None else f"see {kind} {what}"
+        say(line.encode(errors="replace"))
+
+    def begin() -> None:
+        if not looks:
+            read = load_integrity()
+            looks.append(read["start"](roots, watch.made, say))
+        names["guard"](watch, is_checks)
+
+    def is_checks(module: Any) -> bool:
+        place = getattr(module, "__dict__", {}).get("__file__")
+        is_main = module is sys.modules.get("__main__")
+        return is_main or (isinstance(place, str) and os.path.realpath(place).startswith(CHECK + "/"))
+
+    def look() -> None:
+        for read in looks:
+            for kind, what in read():
+                tell(kind, what)
+
+    looks: list[Callable[[], list[tuple[str, str]]]] = []
+    load_integrity = partial(load, "integrity")
+    watch = names["Watch"](tell, roots, own=given is not None, given=given or ())
+    watch.on_code = begin
+    watch.install()
+    return watch, look
 
 
 def watch_outcomes() -> None:
@@ -209,10 +272,7 @@ def watch_outcomes() -> None:
             return
     except (KeyError, ValueError, OSError):
         return
-    path = f"{os.path.dirname(__file__)}/outcomes.py"
-    with open(path, "rb") as file:
-        names: dict[str, Any] = {"__name__": "outcomes", "__builtins__": __builtins__}
-        exec(compile(file.read(), path, "exec", 0, True), names)
+    names = load("outcomes")
     names["watch"](names["teller"](pipe), names_of(POLICY))
 
 

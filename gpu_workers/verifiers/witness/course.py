@@ -20,11 +20,29 @@ from gpu_workers.verifiers.witness.history import History
 
 UNSOUND_ENDS = {"gone": "left without a word", "exit": "was ended by the candidate's exit", "code": "said another code",
                 "skip": "was skipped by the candidate's code"}  # fmt: skip
+BY_WHOM = {
+    "changed": "replaced",
+    "pleased": "equal",
+}  # what may be the check's own doing, where nothing tells otherwise
 REWARDS = ("verifier/reward.txt", "verifier/reward.json")
 MANY = overseer.MAX_PASSED
 APP = "/workspace/app"
 MAX_ALLOWED = 20
 MAX_KNOWN = 2000  # courses that a worker keeps
+
+
+@dataclass(frozen=True)
+class Seal:
+    """What Pythons of a run cannot write: of the logs all but `logs` (None: they are open); `strict`: the tests' tree.
+
+    Under a strict seal programs of the policy's read no file of the tests but those that they are given, too.
+    """
+
+    logs: tuple[str, ...] | None = None
+    strict: bool = False
+
+
+OPEN = Seal()
 
 
 @dataclass(frozen=True)
@@ -39,14 +57,24 @@ class Course:
     logs: tuple[str, ...]  # files in the logs
     witnessed: bool  # Pythons were
     histories: tuple[History, ...]  # of the reward files, of each run; none: this host or sandbox cannot say
-    allowed: tuple[str, ...] | None  # files of the logs that Pythons could write; None: all
+    seal: Seal  # what Pythons could not write
     passed: frozenset[str] = frozenset()  # tests of pytest and unittest, by file and name, but the policy's own
+    made: frozenset[str] = frozenset()  # files that are new among the tests
+    seen: frozenset[tuple[str, str]] = frozenset()  # (kind, what) that the policy's code did, by the watch
     num_passed: int = 0  # of which the names are not told where there are more than MANY
 
     def unsound_ends(self, usual: "Course | None") -> list[str]:
         """Ends with 0 that were none of the check's own and that the reference's run has not had as well, in words."""
         beyond = self.ends_beyond(usual)
         return [f"{main} {UNSOUND_ENDS[how]}" for how, main in beyond if how in UNSOUND_ENDS]
+
+    def seen_beyond(self, usual: "Course | None") -> dict[str, list[str]]:
+        """What the policy's code did and the reference does not, by kind."""
+        found: dict[str, list[str]] = {}
+        for kind, what in sorted(self.seen - (usual.seen if usual else frozenset())):
+            if kind not in BY_WHOM or usual is not None:
+                found.setdefault(BY_WHOM.get(kind, kind), []).append(what)
+        return found
 
     def ends_beyond(self, usual: "Course | None") -> Counter[tuple[str, str]]:
         return Counter(self.ends) - Counter(usual.ends if usual else ())
@@ -61,6 +89,8 @@ def deviation(course: Course, usual: Course, *, is_full: bool) -> str:
         return f"the script was ended by signal {-course.exit_code}"
     if changed := course.changed - usual.changed:
         return f"files of the tests were touched: {', '.join(sorted(changed)[:5])}"
+    if made := course.made - usual.made:
+        return f"files were put among the tests: {', '.join(sorted(made)[:5])}"
     for name, seen in course.files.items():
         wanted = usual.files.get(name)
         if wanted is None:
@@ -72,7 +102,7 @@ def deviation(course: Course, usual: Course, *, is_full: bool) -> str:
         return f"tests did not pass that pass with the reference: {', '.join(sorted(missing)[:5])}"
     if is_full and course.num_passed < usual.num_passed and usual.num_passed > MANY:
         return f"{course.num_passed} tests passed instead of {usual.num_passed}"
-    if is_full and usual.allowed is None:  # a Python writes the reward, and the candidate's code may run in it
+    if is_full and usual.seal.logs is None:  # a Python writes the reward, and the candidate's code may run in it
         for how, main in course.ends_beyond(usual):
             return f"{main} ended otherwise ({how})"
         if course.exit_code != usual.exit_code:
@@ -99,7 +129,7 @@ def _listed(history: History) -> str:
     return ", ".join(f"{happened} {name}" for name, happened in history[:20])
 
 
-Run = Callable[[TaskBundle, FinishedEpisode, tuple[str, ...] | None], Awaitable[Course]]
+Run = Callable[[TaskBundle, FinishedEpisode, Seal], Awaitable[Course]]
 
 
 class Courses:
@@ -131,10 +161,10 @@ class Courses:
             return course
 
     async def _take(self, task: TaskBundle) -> Course | None:
-        """A run in which Pythons write what they want; then one in which they can only write what is no reward."""
+        """A run in which Pythons write what they want; then one under the tightest seal that changes nothing."""
         try:
             episode = await reference_episode(task, self.backend)
-            free = await self.run(task, episode, None)
+            free = await self.run(task, episode, OPEN)
         except SandboxDied:
             raise
         except (TaskError, NoResult):
@@ -143,22 +173,32 @@ class Courses:
             return None
         own = {f"{APP}/{path}" for path in episode.files}  # tests that another may write otherwise
         free = replace(free, passed=frozenset(test for test in free.passed if test.partition("::")[0] not in own))
-        others = tuple(name for name in free.logs if name not in REWARDS)
-        if len(others) > MAX_ALLOWED or any(":" in name or "\n" in name for name in others):
-            return free
-        try:
-            sealed = await self.run(task, episode, others)
-        except SandboxDied:
-            raise
-        except NoResult as problem:
-            if problem.reason is ReasonCode.VERIFIER_TIMEOUT:
-                return None
-            return free
-        if texts(sealed) != texts(free):
-            return free
-        both = free.passed & sealed.passed  # a name that changes from run to run asks for nothing
-        fewer = min(free.num_passed, sealed.num_passed)
-        return replace(sealed, histories=free.histories + sealed.histories, passed=both, num_passed=fewer)
+        for seal in seals(free):
+            try:
+                sealed = await self.run(task, episode, seal)
+            except SandboxDied:
+                raise
+            except NoResult as problem:
+                if problem.reason is ReasonCode.VERIFIER_TIMEOUT:
+                    return None
+                continue
+            if texts(sealed) != texts(free) or free.made - sealed.made:
+                continue
+            both = free.passed & sealed.passed  # a name that changes from run to run asks for nothing
+            fewer = min(free.num_passed, sealed.num_passed)
+            return replace(
+                sealed, histories=free.histories + sealed.histories, passed=both, num_passed=fewer,
+                seen=free.seen | sealed.seen, made=free.made | sealed.made,
+            )  # fmt: skip
+        return free
+
+
+def seals(free: Course) -> list[Seal]:
+    """What may be sealed for a task whose open run was `free`, the tightest first."""
+    others = tuple(name for name in free.logs if name not in REWARDS)
+    if len(others) > MAX_ALLOWED or any(":" in name or "\n" in name for name in others):
+        return [Seal(None, strict=True)]
+    return [Seal(others, strict=True), Seal(None, strict=True), Seal(others)]
 
 
 def texts(course: Course) -> dict[str, Any]:

@@ -6,7 +6,7 @@ the policy's code does with Skipped, SkipTest or pytest.exit is no end of a test
 
 from __future__ import annotations
 
-# ruff: noqa: PTH118
+# ruff: noqa: PTH118, PTH120
 import os
 import sys
 
@@ -110,7 +110,25 @@ def watch(tell: Callable[[str, str], None], roots: tuple[str, ...]) -> None:
 
         kind.addSuccess, kind.addSkip = addSuccess, addSkip
 
-    sys.meta_path.insert(0, Watch({"_pytest.config": add_plugin, "unittest.result": watch_results}))
+    def watch_equals(mock: Any) -> None:
+        """One that equals everything: the reference's check compares with it too, or it is the policy's answer."""
+        kind = type(mock.ANY)
+        said: list[bool] = []
+
+        def noted(compare: Any) -> Any:
+            def compared(self: Any, other: Any) -> Any:
+                asks = sys._getframe(1).f_code.co_filename
+                if not said and asks[:1] == "/" and not asks.startswith((os.path.dirname(os.__file__), *roots)):
+                    said.append(True)
+                    tell("see pleased", "unittest.mock.ANY")
+                return compare(self, other)
+
+            return compared
+
+        kind.__eq__, kind.__ne__ = noted(kind.__eq__), noted(kind.__ne__)
+
+    changes = {"_pytest.config": add_plugin, "unittest.result": watch_results, "unittest.mock": watch_equals}
+    sys.meta_path.insert(0, Watch(changes))
 
 
 def file_of(test: Any) -> str:
@@ -124,7 +142,8 @@ def teller(pipe: int) -> Callable[[str, str], None]:
     write = os.write
 
     def tell(how: str, test: str) -> None:
-        line = f"{how}\t{test[:MAX_NAME]!r}\n" if how != "pass" else f"{how}\t{test[:MAX_NAME].splitlines()[0]}\n"
+        is_plain = how == "pass" or how.startswith("see ")
+        line = f"{how}\t{test[:MAX_NAME]!r}\n" if not is_plain else f"{how}\t{test[:MAX_NAME].splitlines()[0]}\n"
         try:
             write(pipe, line.encode(errors="replace"))
         except OSError:

@@ -7,7 +7,7 @@ the tests' files.
 
 from __future__ import annotations
 
-# ruff: noqa: PTH103, PTH110, PTH118, PTH123, S606
+# ruff: noqa: PTH103, PTH110, PTH114, PTH118, PTH123, S606
 import fcntl
 import json
 import os
@@ -23,27 +23,33 @@ MAX_READS = 16  # at a time: a flood does not hide that the script has ended
 REWARDS = ("reward.txt", "reward.json")
 MAX_REWARD_BYTES = 64 * 2**10
 MAX_LISTED = 50
+LOADED = (".py", ".pyc", ".so", ".pth", ".ini", ".cfg", ".toml", ".sh")  # by later stages, of the tests
+STARTERS = (".profile", ".bashrc", ".bash_profile", ".bash_login", ".shrc", ".zshrc", ".pythonrc.py", ".pdbrc",
+            "usercustomize.py", "sitecustomize.py")  # fmt: skip
+PROGRAMS = ("/usr/local/bin", "/usr/bin")
 MAX_PASSED = 1000  # names of tests; of more only the number is told
 
 
 def call(arguments: dict[str, Any]) -> str:
-    """Keys: app, tests, logs, home (folders below the workspace), script, allow (None: logs are not sealed)."""
+    """Keys: app, tests, logs, home (folders below the workspace), script, allow (None: logs are not sealed), strict."""
     tests, logs = (f"{WORKSPACE}/{arguments[name]}" for name in ("tests", "logs"))
     home = f"{WORKSPACE}/{arguments['home']}"
     for folder in (home, f"{logs}/verifier"):
         os.makedirs(folder, exist_ok=True)
     for name in arguments["allow"] or ():
         os.close(os.open(f"{logs}/{name}", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644))
-    before = state_of(tests)
+    before, at_home = state_of(tests), state_of(home)
     hears, tells = os.pipe()
     pipe = fcntl.fcntl(tells, fcntl.F_DUPFD, FIRST_DESCRIPTOR)
     os.close(tells)
     pid = os.fork()
     if pid == 0:
         try:
-            seal = "" if arguments["allow"] is None else ":" + ":".join(["sealed", *arguments["allow"]])
-            os.environ["RATCHET_WITNESS"] = f"{pipe}:{os.fstat(pipe).st_ino}{seal}"
+            mode = ("sealed" if arguments["allow"] is not None else "") + ("+strict" if arguments["strict"] else "")
+            words = [str(pipe), str(os.fstat(pipe).st_ino), mode, *(arguments["allow"] or ())]
+            os.environ["RATCHET_WITNESS"] = ":".join(words)
             os.environ["HOME"] = home
+            os.environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")
             if os.path.exists(WITNESS):
                 os.environ["PATH"] = WITNESS + ":" + os.environ["PATH"]
             os.closerange(3, pipe)
@@ -55,14 +61,21 @@ def call(arguments: dict[str, Any]) -> str:
     os.close(pipe)
     heard = listen(hears, pid)
     passed = sorted({what for how, what in heard if how == "pass"})
-    told = sorted((line for line in heard if line[0] != "pass"), key=lambda line: " " in line[0])  # codes come last
+    seen = {(how[4:], what) for how, what in heard if how.startswith("see ")}
+    others = (line for line in heard if line[0] != "pass" and not line[0].startswith("see "))
+    told = sorted(others, key=lambda line: " " in line[0])  # codes come last
     _, status = os.waitpid(pid, 0)
     files = {name: seen_file(f"{logs}/verifier/{name}") for name in REWARDS}
     after = state_of(tests)
+    made = sorted(path for path in after if path not in before and "/.pytest_cache" not in path)
+    seen |= {("planted", path) for path in made if path.endswith(LOADED)}
+    seen |= {("planted", path) for path in state_of(home) if path not in at_home and starts_by_itself(path)}
     code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     result = {
         "exit_code": code,
         "ends": told[:MAX_LISTED],
+        "made": made[:MAX_LISTED],
+        "seen": sorted(seen)[:MAX_LISTED],
         "passed": passed if len(passed) <= MAX_PASSED else [],
         "num_passed": len(passed),
         "files": {name: found for name, found in files.items() if found is not None},
@@ -122,14 +135,22 @@ def seen_file(path: str) -> dict[str, Any] | None:
 def state_of(folder: str) -> dict[str, list[int]]:
     """Of every file: its inode and when it was last touched, which no process can set."""
     found = {}
-    for place, _, names in os.walk(folder):
-        for name in names:
+    for place, folders, names in os.walk(folder):
+        for name in [*names, *(name for name in folders if os.path.islink(f"{place}/{name}"))]:
             try:
                 seen = os.lstat(f"{place}/{name}")
             except OSError:
                 continue
             found[f"{place}/{name}"] = [seen.st_ino, seen.st_ctime_ns]
     return found
+
+
+def starts_by_itself(path: str) -> bool:
+    """Whether a shell, Python or a search for programs takes up a file of a home by its name or place."""
+    name = path.rpartition("/")[2]
+    if name in STARTERS or name.endswith((".pth", ".pyc")) or "/site-packages/" in path:
+        return True
+    return os.access(path, os.X_OK) and any(os.path.lexists(f"{place}/{name}") for place in PROGRAMS)
 
 
 def names_below(folder: str) -> list[str]:

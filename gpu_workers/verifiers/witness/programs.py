@@ -5,7 +5,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from gpu_workers.verifiers.witness import bootstrap, outcomes, overseer, wrapper
+from gpu_workers.verifiers.witness import bootstrap, integrity, outcomes, overseer, watching, wrapper
 
 FOLDER = wrapper.FOLDER
 OVERSEER = Path(overseer.__file__).read_text(encoding="utf-8")
@@ -19,7 +19,7 @@ def witness_programs() -> dict[str, str]:
     """Path inside -> text: one wrapper for every name that Python and its test runners have on this system."""
     programs = {
         f"{FOLDER}/{Path(module.__file__).name}": Path(module.__file__).read_text(encoding="utf-8")
-        for module in (wrapper, bootstrap, outcomes)
+        for module in (wrapper, bootstrap, outcomes, watching, integrity)
         if module.__file__
     }
     found: dict[str, str] = {}

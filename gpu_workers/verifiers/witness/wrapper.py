@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 FOLDER = "/witness"  # of these programs
 POLICY = "/workspace/app"  # the candidate's files
-LOGS = "/workspace/logs"
-VARIABLE = "RATCHET_WITNESS"  # descriptor:inode of the overseer's pipe, then what seals the logs
+LOGS, TESTS = "/workspace/logs", "/workspace/tests"
+VARIABLE = "RATCHET_WITNESS"  # descriptor:inode of the overseer's pipe, then the seal
 UNSOUND = 87  # exit code of a check that ended well, but not by itself
 TAKES_WORD = "WX"
 PLAIN = "bBdEIOPqRsSuv"
@@ -31,9 +31,19 @@ TEST_RUNNERS = ("pytest", "_pytest", "pluggy")
 SPAWNED = ("from multiprocessing.", "from joblib.externals.loky.")  # helpers of the library; nobody asks their code
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # Landlock's calls, the same number on every architecture
 SEALED_RIGHTS = (1 << 1) | sum(1 << bit for bit in range(4, 15))  # write, remove, make, refer, truncate
-MAKE_BLOCK, SCOPE_SIGNAL, WRITE, TRUNCATE = 1 << 11, 1 << 1, 1 << 1, 1 << 14
+MAKE_BLOCK, SCOPE_SIGNAL, WRITE, TRUNCATE, READ = 1 << 11, 1 << 1, 1 << 1, 1 << 14, 1 << 2
 ABI_TRUNCATE, ABI_SCOPES = 3, 6
 MAX_NAME = 200
+MAX_RELAYED = 100
+MAX_HEARD = 2**20
+NO_INPUT = ("PWD", "OLDPWD", "HOME", "PATH", "PYTHONPATH", VARIABLE)  # variables that name no input of a program
+
+
+class Seal:
+    """What Pythons may not write: of the logs all but the named files (None: nothing is sealed); strict: the tests."""
+
+    def __init__(self, logs: list[str] | None, is_strict: bool) -> None:
+        self.logs, self.is_strict = logs, is_strict
 
 
 class Start:
@@ -108,8 +118,9 @@ def main(real: str, words: list[str]) -> int:
     start = Start(words)
     seal, pipe = read_variable()
     if start.is_of_policy():
-        enter_domain(seal)
-        be_plain(real, words)
+        given = given_to(start)
+        enter_domain(seal, given)
+        be_plain(real, words, start, pipe, given)
     if start.stays_unseen() or (start.kind == "stdin" and os.isatty(0)):
         os.execv(real, [real, *words])
     gift, gives = os.pipe()
@@ -135,7 +146,7 @@ def main(real: str, words: list[str]) -> int:
             os._exit(126)
     for number in FORWARDED:
         if _signal.getsignal(number) != _signal.SIG_IGN:
-            _signal.signal(number, lambda got, _: os.kill(child, got))
+            _signal.signal(number, lambda got, _: forward(child, got))
     os.close(gift)
     os.close(tells)
     _, status = os.waitpid(child, 0)
@@ -143,11 +154,13 @@ def main(real: str, words: list[str]) -> int:
         if _signal.getsignal(number) != _signal.SIG_IGN:
             _signal.signal(number, _signal.SIG_DFL)
     what = (start.main or "stdin")[:MAX_NAME]
+    said_in_all = heard(hears, nonce)
+    relay(pipe, [line for line in said_in_all if " " in line])
     if os.WIFSIGNALED(status):
         tell(pipe, f"signal {os.WTERMSIG(status)}\t{what!r}")
         os.kill(os.getpid(), os.WTERMSIG(status))
     code = os.WEXITSTATUS(status)
-    ends = heard(hears, nonce)
+    ends = [line for line in said_in_all if " " not in line]
     said = next((end for end in ends if end != "0"), "" if ends else "gone")
     if code == 0 and said:
         code = int(said) if said.isdigit() else UNSOUND
@@ -157,18 +170,39 @@ def main(real: str, words: list[str]) -> int:
     return code
 
 
-def heard(pipe: int, nonce: bytes) -> list[str]:
-    """What the bootstrap said, each end once: an exit code, or `exit` for one by code of the policy."""
-    os.set_blocking(pipe, False)
+def forward(child: int, number: int) -> None:
     try:
-        data = os.read(pipe, 65536)
+        os.kill(child, number)
+    except OSError:  # it has ended by the same signal
+        return
+
+
+def heard(pipe: int, nonce: bytes) -> list[str]:
+    """What the bootstrap said: each end once, a code or `exit` for one by the policy's code; `see …`, `types …`."""
+    os.set_blocking(pipe, False)
+    data = b""
+    try:
+        while len(data) < MAX_HEARD and (more := os.read(pipe, 65536)):
+            data += more
     except BlockingIOError:
-        return []
-    return [line[len(nonce) :].decode() for line in data.split(b"\n") if line.startswith(nonce)]
+        pass
+    lines = [line[len(nonce) :] for line in data.split(b"\n") if line.startswith(nonce)]
+    return [line.decode(errors="replace") for line in lines]
 
 
-def read_variable() -> tuple[list[str] | None, int]:
-    """What seals the logs (None: nothing does) and the overseer's pipe, or -1."""
+def relay(pipe: int, lines: list[str]) -> None:
+    """Pass on what the watch saw. The built-in types are compared here, where no code of the policy has run."""
+    states = [line for line in lines if line.startswith("types ")]
+    for line in lines[:MAX_RELAYED]:
+        if line.startswith("see "):
+            kind, _, what = line[4:].partition(" ")
+            tell(pipe, f"see {kind}\t{what}")
+    if len(set(states)) > 1:
+        tell(pipe, "see replaced\tthe built-in types' own operators")
+
+
+def read_variable() -> tuple[Seal, int]:
+    """The seal and the overseer's pipe, or -1."""
     parts = os.environ.get(VARIABLE, "").split(":")
     try:
         pipe, inode = int(parts[0]), int(parts[1])
@@ -176,7 +210,8 @@ def read_variable() -> tuple[list[str] | None, int]:
             pipe = -1
     except (ValueError, IndexError, OSError):
         pipe = -1
-    return (parts[3:] if parts[2:3] == ["sealed"] else None), pipe
+    mode = parts[2] if len(parts) > 2 else ""
+    return Seal(parts[3:] if "sealed" in mode else None, "strict" in mode), pipe
 
 
 def tell(pipe: int, text: str) -> None:
@@ -187,50 +222,69 @@ def tell(pipe: int, text: str) -> None:
             return
 
 
-def be_plain(real: str, words: list[str]) -> NoReturn:
-    """The real interpreter, for a program whose own Pythons need no witness either."""
+def given_to(start: Start) -> list[str]:
+    """What a check gives one of the policy's programs to read: files of the tests that it opens for it or names."""
+    words = [start.main, *start.rest]
+    words += [word.partition("=")[2] for word in start.rest]
+    words += [value for name, value in os.environ.items() if name not in NO_INPUT and value.startswith("/")]
+    words += [f"/proc/self/fd/{fd}" for fd in range(10)]
+    places = {os.path.realpath(word) for word in words if word and "\0" not in word and len(word) < 4096}
+    return sorted(place for place in places if place.startswith(TESTS + "/") and os.path.exists(place))
+
+
+def be_plain(real: str, words: list[str], start: Start, pipe: int, given: list[str]) -> NoReturn:
+    """The real interpreter, for a program whose own Pythons need no witness either; what it reaches for is told."""
     places = [place for place in os.environ.get("PATH", "").split(":") if place != f"{FOLDER}/bin"]
     os.environ["PATH"] = ":".join(places)
     os.environ.pop(VARIABLE, None)
+    if pipe >= 0 and not start.stays_unseen():
+        own = ["own", str(pipe), start.kind, start.main, "\n".join(given), *start.rest]
+        os.execv(real, [real, *start.options, f"{FOLDER}/bootstrap.py", *own])
     os.execv(real, [real, *words])
 
 
-def enter_domain(seal: list[str] | None) -> None:
-    """A Landlock domain, where the kernel has it: neither the memory of what started this nor, sealed, its logs.
+def enter_domain(seal: Seal, given: list[str] | None = None) -> None:
+    """A Landlock domain, where the kernel has it: not the memory of what started this, nor what the seal takes away.
 
-    `seal` names the files in the logs that may be written.
+    `given`: of the tests, what a program of the policy's may read under a strict seal; None: a check, which reads all.
     """
     abi = _call("syscall", CREATE_RULESET, None, 0, 1)
     if abi < 1:
         return
-    sealed = seal is not None and abi >= ABI_TRUNCATE
-    rights = SEALED_RIGHTS if sealed else MAKE_BLOCK
+    seals_logs, seals_tests = (abi >= ABI_TRUNCATE and wanted for wanted in (seal.logs is not None, seal.is_strict))
+    rights = SEALED_RIGHTS if seals_logs or seals_tests else MAKE_BLOCK
+    if seals_tests and given is not None:
+        rights |= READ
     fields = (rights, 0, SCOPE_SIGNAL) if abi >= ABI_SCOPES else (rights,)
     attributes = b"".join(field.to_bytes(8, sys.byteorder) for field in fields)
     ruleset = _call("syscall", CREATE_RULESET, attributes, len(attributes), 0)
     if ruleset < 0:
         return
-    if sealed:
-        for path in ["/" + name for name in os.listdir("/") if name != "workspace"]:
-            _allow(ruleset, path, rights)
+    if seals_logs or seals_tests:
         top = os.path.dirname(LOGS)
+        kept = {LOGS: READ if seals_logs else rights, TESTS: 0 if seals_tests else rights}
+        for path in ["/" + name for name in os.listdir("/") if "/" + name != top]:
+            _allow(ruleset, path, rights)
         for path in [f"{top}/{name}" for name in os.listdir(top)]:
-            if path != LOGS:
-                _allow(ruleset, path, rights)
-        for name in seal or []:
+            _allow(ruleset, path, rights & kept.get(path, rights))
+        for name in (seal.logs or []) if seals_logs else []:
             _allow(ruleset, f"{LOGS}/{name}", WRITE | TRUNCATE)
+        for path in given or []:
+            _allow(ruleset, path, rights & READ)
     _call("prctl", 38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
     _call("syscall", RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
+    if not rights:
+        return
     try:
         fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return
     if os.path.isfile(f"/proc/self/fd/{fd}"):
-        rights &= WRITE | TRUNCATE
+        rights &= WRITE | TRUNCATE | READ
     rule = rights.to_bytes(8, sys.byteorder) + fd.to_bytes(4, sys.byteorder)
     _call("syscall", ADD_RULE, ruleset, 1, rule, 0)
     os.close(fd)

@@ -13,7 +13,7 @@ from gpu_workers.contracts.tasks import EnvironmentContract, Limits, Message, Ta
 from gpu_workers.sandboxes.bubblewrap import BubblewrapBackend
 from gpu_workers.verifiers.gate import check_task
 from gpu_workers.verifiers.registry import get_verifier
-from gpu_workers.verifiers.witness.course import Course, deviation
+from gpu_workers.verifiers.witness.course import OPEN, Course, Seal, deviation
 
 REWARD = "/logs/verifier/reward.txt"
 BY_CODE = f"if python3 /tests/check.py; then echo 1 > {REWARD}; else echo 0 > {REWARD}; fi\n"
@@ -177,18 +177,19 @@ def test_a_course_is_held_against_the_references():
     opened, made = ("reward.txt", "open"), ("reward.txt", "create")
     usual = Course(
         exit_code=0, output="", ends=(("left 1", "'a.py'"),), files={"reward.txt": seen}, changed=frozenset(), logs=(),
-        witnessed=True, histories=((made, opened, opened),), allowed=None,
+        witnessed=True, histories=((made, opened, opened),), seal=OPEN,
     )  # fmt: skip
     assert deviation(usual, usual, is_full=True) == ""
     assert deviation(replace(usual, histories=((opened, opened),), exit_code=1), usual, is_full=False) == ""
     assert deviation(replace(usual, ends=(), histories=()), usual, is_full=True) == ""
-    assert deviation(replace(usual, exit_code=1), replace(usual, allowed=()), is_full=True) == ""
+    assert deviation(replace(usual, exit_code=1), replace(usual, seal=Seal(())), is_full=True) == ""
     anyway = {
         "open, 3 times": replace(usual, histories=((made, opened, opened, opened),)),
         "attributes, 1 times": replace(usual, histories=((made, opened, ("reward.txt", "attributes")),)),
         "too many to count": replace(usual, histories=((("", "too many to count"),),)),
         "signal 9": replace(usual, exit_code=-9),
         "/tests/a.py": replace(usual, changed=frozenset({"/tests/a.py"})),
+        "/tests/new.py": replace(usual, made=frozenset({"/tests/new.py"})),
         "mode of reward.txt": replace(usual, files={"reward.txt": seen | {"mode": "0o100444"}}),
         "links of reward.txt": replace(usual, files={"reward.txt": seen | {"links": 2}}),
         "reward.json is there": replace(usual, files={"reward.txt": seen, "reward.json": seen}),

@@ -469,6 +469,10 @@ def test_what_would_be_an_attempt_is_a_suspicion_where_the_work_passes():
         ("frames", "memory.seen", ReasonCode.WRONG_ANSWER),
         ("shown", "examples.seen", ReasonCode.WRONG_ANSWER),
         ("blinded", "host.blinded", ReasonCode.WRONG_ANSWER),
+        ("replaced", "runner.replaced", ReasonCode.TAMPER_DETECTED),
+        ("planted", "tests.planted", ReasonCode.TAMPER_DETECTED),
+        ("equal", "equal.everything", ReasonCode.TAMPER_DETECTED),
+        ("innards", "memory.of_check", ReasonCode.FORBIDDEN_ACCESS),
     ],
 )
 def test_what_was_seen_at_the_check(kind, rule, reason):
