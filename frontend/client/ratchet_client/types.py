@@ -271,9 +271,6 @@ class FalsePass(TypedDict):
     audit_reason_code: str
 
 
-GapSourceEnum: TypeAlias = Literal["training", "evaluation"]
-
-
 class FleetLease(TypedDict):
     """
     A turn on the engines of full runs.
@@ -282,6 +279,9 @@ class FleetLease(TypedDict):
     requested_at: str
     granted_at: str | None
     released_at: str | None
+
+
+GapSourceEnum: TypeAlias = Literal["training", "evaluation"]
 
 
 class GatePlan(TypedDict):
@@ -1747,7 +1747,7 @@ class SuiteImportRequest(TypedDict, closed=True):
 
 class Task(TypedDict):
     """
-    Content fields are null where `content_hidden` is true.
+    Content fields are null where `content_hidden` is true, and what would tell of the content is empty.
     """
 
     id: str
