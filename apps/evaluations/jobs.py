@@ -48,7 +48,7 @@ def tick() -> None:
 def _release_leases() -> None:
     """Of evaluations that were over or deleted before they could say so."""
     held = leases.open_leases().exclude(evaluation_id=None).values_list("evaluation_id", flat=True)
-    for evaluation_id in held:
+    for evaluation_id in filter(None, held):
         with transaction.atomic():
             if not Evaluation.objects.filter(pk=evaluation_id, state__in=OPEN_STATES).exists():
                 leases.release_evaluation(evaluation_id)

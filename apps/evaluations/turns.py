@@ -28,7 +28,9 @@ def what_it_waits_for(evaluation: Evaluation, arm: EvaluationArm, now: datetime)
     lease = leases.ask_for_evaluation(evaluation.pk, project=evaluation.project, label=label, run=evaluation.run)
     if lease.granted_at is None:
         return leases.waits_for(lease)
-    others = lease.installs.filter(state=InstallState.REQUESTED, message="").exclude(pk=arm.install_id)
+    others = lease.installs.filter(state=InstallState.REQUESTED, message="")
+    if arm.install_id is not None:
+        others = others.exclude(pk=arm.install_id)
     if others.filter(sent_at__gt=now - leases.SILENCE_AFTER).exists():
         return "Waiting for the engines of full runs to finish what they were asked before."
     install = arm.install
@@ -55,12 +57,13 @@ def _failed_since(arm: EvaluationArm, install: FleetInstall) -> bool:
 
 def _request(arm: EvaluationArm, lease: FleetLease) -> FleetInstall:
     checkpoint, policy = arm.checkpoint, arm.policy
+    run: Run | None
     if checkpoint is not None:
         run, base = checkpoint.run, checkpoint.run.policy.base_model
         uri, digest, version = checkpoint.adapter, checkpoint.sha256, checkpoint.version
     else:
         assert policy is not None
-        run, base = Run.objects.filter(pk=policy.run_id).first(), policy.base_model
+        run, base = Run.objects.filter(pk=policy.run_id).first() if policy.run_id else None, policy.base_model
         uri, digest, version = policy.adapter, policy.adapter_sha256, 0
     return request_install(
         base_model=base.slug,

@@ -62,7 +62,7 @@ def test_a_body_that_cannot_be_stored_is_a_problem(client_of, engineer, body):
         ("/api/v1/runs", 404, "no_such_endpoint"),
         ("/api/v1/runs/1/", 404, "no_such_endpoint"),
         ("/api/v1/runs/?state=%00", 400, "malformed_address"),
-        ("/api/v1/runs/?cursor=cD0wMDAw", 404, "not_found"),
+        ("/api/v1/runs/?cursor=cD0wMDAw", 400, "invalid"),
     ],
 )
 def test_an_address_that_is_none_is_a_problem(client_of, engineer, address, status, code):
