@@ -125,7 +125,7 @@ def release_evaluation(evaluation_id: UUID) -> None:
     lease = open_leases().select_related("run").filter(evaluation_id=evaluation_id).first()
     if lease is None:
         return
-    if lease.run is not None and not Run.objects.filter(pk=lease.run_id, state__in=FINAL_RUN_STATES).exists():
+    if lease.run is not None and not Run.objects.filter(pk=lease.run.pk, state__in=FINAL_RUN_STATES).exists():
         lease.evaluation_id = None
         lease.save(update_fields=["evaluation_id"])
         return
