@@ -68,7 +68,7 @@ REFUSALS = [
     (["api", "http://127.0.0.1:1/"], "no address below"),
     (["api", "runs/../../../admin/"], "no address below"),
     (["submit"], "Missing argument"),  # a usage error is an error, not 2
-    (["runs", "list", "-p", "other", "--state", "nonsense"], "nonsense"),
+    (["runs", "list", "-p", "other", "--state", "nonsense"], "must be one of queued, "),
     (["--url", "ftp://x", "whoami"], "no address of a server"),
     (["tokens", "revoke", "00000000-0000-0000-0000-000000000000"], "no such object"),
 ]
