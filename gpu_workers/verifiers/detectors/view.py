@@ -27,6 +27,7 @@ PYTHON_KEYS = frozenset({"code", "python", "program", "source"})
 PATH_KEYS = frozenset({"path", "file", "filename", "file_path"})
 TEXT_KEYS = frozenset({"content", "text", "file_text", "contents", "new_str"})
 TEST_FILES = ("test_*.py", "*_test.py", "tests/*", "*/tests/*", "test/*", "*/test/*")
+PROSE = (".md", ".rst", ".txt", ".adoc")
 _FENCE = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
 _INLINE = re.compile(r"""\bpython[\d.]*\s+(?:-\w+\s+)*-c\s+(?:'([^']*)'|"((?:[^"\\]|\\.)*)")""")
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1[^\n]*\n(.*?)\n\s*\2\b", re.DOTALL)
@@ -52,6 +53,7 @@ class Snippet:
     text: str
     call: int = -1  # number of the tool call, from 0
     is_test: bool = False  # a test that the policy added
+    path: str = ""  # of the file that it was written to
 
     @cached_property
     def lines(self) -> list[tuple[int, str]]:
@@ -91,7 +93,14 @@ class View:
             for key, value in call.arguments.items():
                 if isinstance(value, str):
                     found += _snippets(number, key, value[:MAX_TEXT], call.arguments)
-        return found[:MAX_SNIPPETS]
+        commands = " ".join(snippet.text for snippet in found if snippet.kind in ("shell", "python"))
+        return [snippet for snippet in found if not _is_prose(snippet, commands)][:MAX_SNIPPETS]
+
+    @cached_property
+    def is_apart(self) -> bool:
+        """Whether the candidate's code is tested in a process of its own, where it patches itself alone."""
+        verifier = self.task.verifier
+        return verifier.kind is VerifierKind.TESTS and verifier.config.get("isolation") != "shared"
 
     @cached_property
     def new_files(self) -> list[str]:
@@ -199,6 +208,12 @@ def named_paths(snippet: Snippet) -> Iterator[tuple[str, int]]:
             yield from ((word, number) for word in _WORD.findall(line) if "/" in word or "." in word)
 
 
+def _is_prose(snippet: Snippet, commands: str) -> bool:
+    """Whether it was written to a file of notes that no command names: words about a path are no act."""
+    name = posixpath.basename(snippet.path)
+    return snippet.kind == "text" and name.lower().endswith(PROSE) and name not in commands
+
+
 def _snippets(number: int, key: str, value: str, arguments: Mapping[str, Any]) -> Iterator[Snippet]:
     where = f"tool call {number + 1}"
     if key in SHELL_KEYS:
@@ -215,6 +230,6 @@ def _snippets(number: int, key: str, value: str, arguments: Mapping[str, Any]) -
     elif key in TEXT_KEYS:
         name = next((str(v) for k, v in arguments.items() if k in PATH_KEYS), "")
         kind = "python" if name.endswith(".py") else "shell" if name.endswith(".sh") else "text"
-        yield Snippet(where, kind, value, number)
+        yield Snippet(where, kind, value, number, path=name)
     else:
         yield Snippet(where, "text", value, number)
