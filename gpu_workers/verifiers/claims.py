@@ -4,6 +4,7 @@ Numbers of working are no claims. One claim may be taken back, in words that say
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,6 +12,7 @@ from itertools import pairwise
 from gpu_workers.verifiers.offers import Value
 
 MAX_TEXT = 20_000  # characters from the end that are looked at
+NEAR = 400  # characters around a claim that are its sentence
 _COPULA = r"(?::|=|\b(?:is|are|was|equals|becomes|(?:would|could|might|may|must|will|should) (?:also )?be|comes to)\b)"
 _CLAIM = re.compile(
     r"\b(?P<word>answer|result|total|sum|solution)\b"
@@ -28,8 +30,14 @@ _PARTIAL = re.compile(
 _OF_A_PART = re.compile(r"\b(?:part|step|first|second|third|sub-?question|so far|not|isn't)\b", re.I)
 _STEP = re.compile(r"\W*(?:step|first|then|next|now|second|third)\b", re.I)
 _WORKING = re.compile(r"\d\s*(?:[+×÷·*/^]|\\times|\\cdot|[-−]\s)\s*\d")
-_CHAIN = re.compile(r"(?:\s*(?:[-+×÷·*/^−]|\\times|\\cdot|\\div)\s*\(?[\d.,]+\)?)+")
-_EQUALS = re.compile(r"\s*=\s*[$*\\({\[]*\s*")
+_CHAIN = re.compile(
+    r"(?:\s*(?:[-+×÷·*/^−]|\\times|\\cdot|\\div"
+    r"|\b(?:times|plus|minus|(?:divided|multiplied) by|over|(?:more|less) than)\b)\s*\(?\d(?:[\d.,]*\d)?\)?)+"
+)
+_EQUALS = re.compile(
+    r"\s{0,9}(?:=|[,;]?\s{0,9}\b(?:so|thus|hence|therefore|(?:which )?(?:is|makes|gives|equals))\b,?)[\s$*\\({\[]{0,20}",
+    re.I,
+)
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 TAKEN_BACK = re.compile(
     r"\b(?:no,? wait|wait|scratch that|correction|sorry|oops|on second thought|let me (?:re|correct|fix|try)\w*"
@@ -85,17 +93,18 @@ def final(answer: str, made: Sequence[Claim]) -> Value | None:
 
 def _said(answer: str, values: Sequence[Value]) -> Iterator[Claim]:
     for match in _CLAIM.finditer(answer, max(0, len(answer) - MAX_TEXT)):
-        begins = 1 + max(answer.rfind(sign, 0, match.start()) for sign in ".\n;!?")
+        near = max(0, match.start() - NEAR)
+        begins = max(near, 1 + max(answer.rfind(sign, near, match.start()) for sign in ".\n;!?"))
         is_answer = match["word"].casefold() == "answer"
         if _PARTIAL.search(answer, begins, match.start()) or _OF_A_PART.search(match["rest"]):
             continue
-        first = next((value for value in values if value.start >= match.end()), None)
+        first = _from(values, match.end())
         if first is None or not _LEAD.fullmatch(answer, match.end(), first.start):
             continue
         value = _end_of_chain(answer, values, first)
         if value is None:
             continue
-        line_end = (answer.find("\n", value.end) + 1 or len(answer) + 1) - 1
+        line_end = (answer.find("\n", value.end, value.end + NEAR) + 1 or value.end + NEAR + 1) - 1
         if not is_answer and (_STEP.match(answer, begins) or _WORKING.search(answer, begins, line_end)):
             continue
         said = "answer" if is_answer else " ".join(f"{match['word']}{match['rest']}".casefold().split())
@@ -103,12 +112,12 @@ def _said(answer: str, values: Sequence[Value]) -> Iterator[Claim]:
 
 
 def _end_of_chain(answer: str, values: Sequence[Value], first: Value) -> Value | None:
-    """24 of "7 + 8 + 9 = 24"; None of a sum that nobody has worked out."""
+    """24 of "7 + 8 + 9 = 24" or "4 times 6, so 24"; None of a sum that nobody has worked out."""
     at, value = first.end, first
     while chain := _CHAIN.match(answer, at):
         equals = _EQUALS.match(answer, chain.end())
-        after = next((v for v in values if equals and v.start == equals.end()), None)
-        if after is None:
+        after = _from(values, equals.end()) if equals else None
+        if equals is None or after is None or after.start != equals.end():
             return None
         value, at = after, after.end
     return value
@@ -117,6 +126,15 @@ def _end_of_chain(answer: str, values: Sequence[Value], first: Value) -> Value |
 def _boxed(answer: str, values: Sequence[Value]) -> Iterator[Claim]:
     for match in _BOX.finditer(answer, max(0, len(answer) - MAX_TEXT)):
         end = answer.find("}", match.end())
-        inside = [value for value in values if match.end() <= value.start and value.end <= end]
-        if len(inside) == 1:
-            yield Claim(inside[0], "answer", match.start())
+        first = _from(values, match.end())
+        if first is None or first.end > end:
+            continue
+        second = _from(values, first.end)
+        if second is None or second.end > end:
+            yield Claim(first, "answer", match.start())
+
+
+def _from(values: Sequence[Value], place: int) -> Value | None:
+    """The first value that begins there or behind."""
+    index = bisect_left(values, place, key=lambda value: value.start)
+    return values[index] if index < len(values) else None

@@ -28,7 +28,7 @@ _LABELLED = re.compile(
 )
 _LABELLING = re.compile(r"(?P<number>\S+)\s*(?:=|:|->|→|\()\s*(?P<label>[^\W\d][^\d:=,;\n]{0,40}?)\)?")
 _SYMBOL = re.compile(
-    r"(?<![\w+*/^-])(?P<label>[A-Za-z]\w{0,12})\s*=\s*[$*]*\s*(?P<number>[-+−]?\d[\d.,]*)"
+    r"(?<![\w+*/^-])(?P<label>[A-Za-z]\w{0,12})\s{0,9}=[\s$*]{0,20}(?P<number>[-+−]?\d[\d.,]*)"
     r"(?=\s*(?:[$*;,.\n)]|or\b|and\b|\Z))"
 )
 _CHOSEN = re.compile(
@@ -135,7 +135,7 @@ def _in_rows(answer: str, values: Sequence[Value], _: Sequence[Claim]) -> Offers
 
 def _labelled(answer: str, values: Sequence[Value], _: Sequence[Claim]) -> Offers:
     """Several results by their names at the end, none of which is called the answer."""
-    parts = _pieces(answer, re.compile(r"\n|[;,]\s+|\s+and\s+"), values)
+    parts = _pieces(answer, re.compile(r"\n|[;,]\s+|\sand\s"), values)
     run: list[Value] = []
     labels: list[str] = []
     for start, end, inside in reversed(parts):
@@ -162,8 +162,9 @@ def _is_step(label: str) -> bool:
 def _equations(answer: str, values: Sequence[Value], _: Sequence[Claim]) -> Offers:
     """One symbol with several values, the last of which is the answer's, without a reason for the choice."""
     found: dict[str, list[Value]] = {}
+    by_start = {value.start: value for value in values}
     for match in _SYMBOL.finditer(answer):
-        value = next((v for v in values if match.start("number") <= v.start < match.end("number")), None)
+        value = by_start.get(match.start("number"))
         if value is not None and not re.search(r"[-+*/^×·−]\s*\Z", answer[max(0, match.start() - 9) : match.start()]):
             found.setdefault(match["label"], []).append(value)
     for own in found.values():

@@ -130,7 +130,8 @@ def structure_episodes(reference: FinishedEpisode) -> dict[str, FinishedEpisode]
         return {}
     if not isinstance(whole, dict | list) or not whole:
         return {}
-    less: dict[str, Any] = {f"the answer {json.dumps(value)}": value for value in ({}, [], {"": None}, None, "")}
+    empty: tuple[Any, ...] = ({}, [], {"": None}, None, "")
+    less: dict[str, Any] = {f"the answer {json.dumps(value)}": value for value in empty}
     if isinstance(whole, dict) and len(whole) > 1:
         less |= {ONE_FIELD + repr(key): {key: value} for key, value in list(whole.items())[:MAX_FIELDS]}
     return {

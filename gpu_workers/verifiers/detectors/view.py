@@ -93,8 +93,7 @@ class View:
             for key, value in call.arguments.items():
                 if isinstance(value, str):
                     found += _snippets(number, key, value[:MAX_TEXT], call.arguments)
-        commands = " ".join(snippet.text for snippet in found if snippet.kind in ("shell", "python"))
-        return [snippet for snippet in found if not _is_prose(snippet, commands)][:MAX_SNIPPETS]
+        return _without_prose(found, found)[:MAX_SNIPPETS]
 
     @cached_property
     def is_apart(self) -> bool:
@@ -137,11 +136,12 @@ class View:
                 continue
             text = data[:MAX_TEXT].decode("utf-8", "replace")
             kind = "python" if path.endswith(".py") or text[:40].partition("\n")[0].endswith("python3") else "text"
-            found.append(Snippet(f"file {path}", kind, text, is_test=any(fnmatch(path, g) for g in TEST_FILES)))
+            is_test = any(fnmatch(path, g) for g in TEST_FILES)
+            found.append(Snippet(f"file {path}", kind, text, is_test=is_test, path=path))
         if self.task.verifier.kind in CODE_KINDS:
             blocks = _FENCE.findall(self.record.answer[:MAX_TEXT]) or [self.record.answer[:MAX_TEXT]]
             found += [Snippet("answer", "python", block) for block in blocks]
-        return found[:MAX_SNIPPETS]
+        return _without_prose(found, [*found, *self.actions])[:MAX_SNIPPETS]
 
     @cached_property
     def own_paths(self) -> frozenset[str]:
@@ -208,10 +208,26 @@ def named_paths(snippet: Snippet) -> Iterator[tuple[str, int]]:
             yield from ((word, number) for word in _WORD.findall(line) if "/" in word or "." in word)
 
 
-def _is_prose(snippet: Snippet, commands: str) -> bool:
-    """Whether it was written to a file of notes that no command names: words about a path are no act."""
-    name = posixpath.basename(snippet.path)
-    return snippet.kind == "text" and name.lower().endswith(PROSE) and name not in commands
+def _without_prose(found: list[Snippet], acts: list[Snippet]) -> list[Snippet]:
+    """All but what was written to files of notes that no command or code names: words about a path are no act."""
+    notes = {name for snippet in found if (name := _name_of_notes(snippet))}
+    if not notes:
+        return found
+    named: set[str] = set()
+    for act in acts:
+        if act.kind != "path" and _name_of_notes(act) not in notes:
+            words = {word for word in _WORD.findall(act.text) if any(sign in word for sign in "*?[")}
+            named |= {name for name in notes if name in act.text or any(fnmatch(name, _last(w)) for w in words)}
+    return [snippet for snippet in found if _name_of_notes(snippet) not in notes - named]
+
+
+def _name_of_notes(snippet: Snippet) -> str:
+    name = _last(snippet.path)
+    return name if snippet.kind == "text" and name.lower().endswith(PROSE) else ""
+
+
+def _last(path: str) -> str:
+    return posixpath.basename(path)
 
 
 def _snippets(number: int, key: str, value: str, arguments: Mapping[str, Any]) -> Iterator[Snippet]:

@@ -24,12 +24,13 @@ from gpu_workers.verifiers.inside.handles import (
     TooMuch,
     Uncrossable,
 )
-from gpu_workers.verifiers.inside.process import start
+from gpu_workers.verifiers.inside.process import is_busy, start
 from gpu_workers.verifiers.inside.values import ChannelClosed, decode, encode, receive, send
 
 TAIL = 2000
 SETTLE_SECONDS = 1.0
 REST_SECONDS = 0.05
+DRAIN_SECONDS = 10.0  # for what is printed when the check is over
 FILE_METHODS = ("read", "readline", "readlines", "write", "writelines", "seek", "tell", "flush", "getvalue")
 MAX_DRAWN = 1000  # items of an iterator that are computed at once
 
@@ -117,10 +118,13 @@ class Candidate:
             self.fd = -1
 
     def _drain(self) -> None:
-        """Take what a process goes on printing, as far as it does so without a rest, and see whether that ends."""
+        """Take what a process goes on printing while its threads are busy, and see whether that ends."""
         output = self.output
-        while output.is_open and not output.is_flood and select.select([output.fd], [], [], 0)[0]:
-            output.read()
+        until = min(time.monotonic() + DRAIN_SECONDS, self.deadline)
+        output.widen()
+        while output.is_open and not output.is_flood and time.monotonic() < until:
+            if not output.read() and not is_busy(self.process.pid) and not select.select([output.fd], [], [], 0)[0]:
+                break
             select.select([output.fd], [], [], REST_SECONDS)
         if output.is_flood:
             pipes.note("flood", f"more than {pipes.FLOOD} bytes of output")

@@ -119,6 +119,8 @@ class Server:
             return encode(value, self.keep, named=self.named)
         except TooDeep:  # it holds itself: it stays here
             return self.keep(value)
+        except MemoryError:
+            raise TooLarge("a value that this process has no memory to hand over") from None
 
     def named(self, value: Any) -> Any:
         """What a named tuple's class is called, its fields and number; None of another tuple."""

@@ -54,10 +54,17 @@ class ChannelClosed(Exception):
     """The other process is gone or does not answer in time."""
 
 
+def _too_large() -> TooLarge:
+    return TooLarge("a value of more than " + str(MAX_MESSAGE) + " bytes does not cross")
+
+
 def send(fd: int, message: dict) -> None:
-    data = json.dumps(message).encode("ascii")
+    try:
+        data = json.dumps(message).encode("ascii")
+    except MemoryError:
+        raise _too_large() from None
     if len(data) > MAX_MESSAGE:
-        raise TooLarge("a value of more than " + str(MAX_MESSAGE) + " bytes does not cross")
+        raise _too_large()
     data = HEADER.pack(len(data)) + data
     while data:
         try:
@@ -103,6 +110,8 @@ def encode(value: Any, keep: Callable[[Any], dict], depth: int = 0, named: Calla
         return keep(value)
     if kind is int and -EXACT < value < EXACT:
         return value
+    if issubclass(kind, (str, bytes, bytearray, list, tuple, dict)) and kind.__len__(value) > MAX_MESSAGE:
+        raise _too_large()
     if issubclass(kind, int):
         return {"t": "int", "v": hex(int.__add__(value, 0))}
     if issubclass(kind, str):
@@ -115,7 +124,10 @@ def encode(value: Any, keep: Callable[[Any], dict], depth: int = 0, named: Calla
     if kind is complex:
         return {"t": "complex", "v": [value.real.hex(), value.imag.hex()]}
     if kind is range or kind is slice:
-        return {"t": kind.__name__, "v": encode([value.start, value.stop, value.step], keep, depth + 1, named)}
+        return {
+            "t": "range" if kind is range else "slice",
+            "v": encode([value.start, value.stop, value.step], keep, depth + 1, named),
+        }
     if kind is type and PLAIN_TYPES.get(value.__name__) is value:
         return {"t": "type", "v": value.__name__}
     for name, (exact, write, _) in TEXT_TYPES.items():

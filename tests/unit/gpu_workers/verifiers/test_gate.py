@@ -132,7 +132,7 @@ async def test_a_stub_must_earn_nothing(backend, name, by_file):
     assert re.search(message, check.message), check.message
 
 
-def tests_task(tests, reference, kind=VerifierKind.TESTS, **verifier):
+def vacuous_task(tests, reference, kind=VerifierKind.TESTS, **verifier):
     files = {"test_it.py": tests} if kind is VerifierKind.TESTS else {}
     config = {"answer_file": "solution.py"} if kind is VerifierKind.TESTS else {}
     spec = VerifierSpec(kind=kind, files=files, config=config, **verifier)
@@ -141,13 +141,13 @@ def tests_task(tests, reference, kind=VerifierKind.TESTS, **verifier):
 
 EACH = "from solution import f\ndef test():\n for x in f(3): assert x in (0, 1, 2)\n"
 VACUOUS = {
-    r"answers \[\] ": tests_task(EACH, "def f(n): return list(range(n))"),
-    r"answers \(\) ": tests_task(EACH + " assert f(1) != []", "def f(n): return tuple(range(n))"),
-    "an empty text": tests_task("from solution import f\ndef test(): assert not any(map(str.isalpha, f('ab')))", "def f(t): return '*' * len(t)"),
-    "its first argument": tests_task("from solution import f\ndef test(): assert f([1, 2]) == [1, 2]", "def f(xs): return [x for x in xs if x]"),
-    "answers 0 ": tests_task("from solution import f\ndef test(): assert f([]) == 0", "def f(xs): return len(xs)"),
-    "answers False ": tests_task("from solution import f\ndef test(): assert f(4) is False", "def f(n): return n == 3"),
-    "an empty object": tests_task("from solution import f\ndef test(): assert f(4) not in (None, 1) and str(f(4)) != '4' and not hasattr(f(4), '__len__')", "class A: pass\ndef f(n): return A()"),
+    r"answers \[\] ": vacuous_task(EACH + " assert not isinstance(f(1), dict)", "def f(n): return list(range(n))"),
+    r"answers \(\) ": vacuous_task(EACH + " assert not isinstance(f(1), (dict, list))", "def f(n): return tuple(range(n))"),
+    "an empty text": vacuous_task("from solution import f\ndef test(): assert isinstance(f('ab'), str) and not any(map(str.isalpha, f('ab')))", "def f(t): return '*' * len(t)"),
+    "its first argument": vacuous_task("from solution import f\ndef test(): assert f([1, 2]) == [1, 2]", "def f(xs): return [x for x in xs if x]"),
+    "answers 0 ": vacuous_task("from solution import f\ndef test(): assert f([]) == 0", "def f(xs): return len(xs)"),
+    "answers False ": vacuous_task("from solution import f\ndef test(): assert f(4) is False", "def f(n): return n == 3"),
+    "an empty object": vacuous_task("from solution import f\ndef test(): assert f(4) not in (None, 0, 1, 4, '', [], (), {}) and not isinstance(f(4), float)", "class A: pass\ndef f(n): return A()"),
     "StopIteration": TaskBundle(
         key="k", prompt=[], reference=[Message(role="assistant", content="def f(n): return 2 * n")],
         verifier=VerifierSpec(kind=VerifierKind.TESTS, config={"answer_file": "solution.py", "isolation": "shared"},
