@@ -35,7 +35,8 @@ _CHAIN = re.compile(
     r"|\b(?:times|plus|minus|(?:divided|multiplied) by|over|(?:more|less) than)\b)\s*\(?\d(?:[\d.,]*\d)?\)?)+"
 )
 _EQUALS = re.compile(
-    r"\s{0,9}(?:=|[,;]?\s{0,9}\b(?:so|thus|hence|therefore|(?:which )?(?:is|makes|gives|equals))\b,?)[\s$*\\({\[]{0,20}",
+    r"\s{0,9}(?:=|[,;]?\s{0,9}\b(?:so|thus|hence|therefore|(?:which )?(?:is|makes|gives|equals))\b,?)"
+    r"[\s$*\\({\[]{0,20}",
     re.I,
 )
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")

@@ -186,7 +186,9 @@ def _maybe(answer: str, values: Sequence[Value], _: Sequence[Claim]) -> Offers:
 def _spelt(answer: str, values: Sequence[Value], _: Sequence[Claim]) -> Offers:
     """A number in words beside the last one."""
     last = values[-1]
-    found = _SPELT_BEFORE.search(answer, max(0, last.start - 60), last.start) or _SPELT_BEHIND.match(answer, last.end)
+    found = _SPELT_BEFORE.search(answer, max(0, last.start - 60), last.start) or _SPELT_BEHIND.match(
+        answer, last.end, last.end + 80
+    )
     if found is None or last.number is None:
         return []
     parts = re.split(r"[\s-]", found["spelt"].casefold())
