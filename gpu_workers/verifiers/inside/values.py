@@ -128,8 +128,8 @@ def encode(value: Any, keep: Callable[[Any], dict], depth: int = 0, named: Calla
             "t": "range" if kind is range else "slice",
             "v": encode([value.start, value.stop, value.step], keep, depth + 1, named),
         }
-    if kind is type and PLAIN_TYPES.get(value.__name__) is value:
-        return {"t": "type", "v": value.__name__}
+    if kind is type and (plain := next((name for name, one in PLAIN_TYPES.items() if one is value), "")):
+        return {"t": "type", "v": plain}
     for name, (exact, write, _) in TEXT_TYPES.items():
         if kind is exact:
             return {"t": name, "v": write(value)}
