@@ -36,6 +36,8 @@ class WorkerSettings:
     worker_secret: str
     environments_dir: Path  # virtual environments of third-party environments, one each
     engine_agents: tuple[str, ...] = ()  # that keep checkpoints on the engines' hosts, one for each; empty: this host
+    full_engine_urls: tuple[str, ...] = ()  # that runs of every weight take turns on
+    full_engine_agents: tuple[str, ...] = ()  # as engine_agents, of those
     agent_secret: str = field(default="", repr=False)
     snapshot_every: int = 10  # versions until one is published whole
     address: str = "127.0.0.1"  # of this host, as the engines' hosts reach it: where it sends weights from
@@ -54,7 +56,9 @@ class WorkerSettings:
     @property
     def agents(self) -> dict[str, str]:
         """Engine URL -> URL of the agent on its host; empty: engines read what this host writes."""
-        return dict(zip(self.engine_urls, self.engine_agents, strict=bool(self.engine_agents)))
+        shared = zip(self.engine_urls, self.engine_agents, strict=bool(self.engine_agents))
+        full = zip(self.full_engine_urls, self.full_engine_agents, strict=bool(self.full_engine_agents))
+        return dict(shared) | dict(full)
 
     def require_engines(self) -> tuple[str, ...]:
         """Engine URLs, or an error that says which variable to set."""
@@ -72,6 +76,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> WorkerSettings:
     engine_urls = _urls(env, "ROLLOUT_ENGINE_URLS")
     if not engine_urls and env.get("RATCHET_ENGINE_PORT"):
         engine_urls = (_local_url(env, "RATCHET_ENGINE_PORT", 0),)
+    full_engine_urls = _urls(env, "ROLLOUT_FULL_ENGINE_URLS")
     return WorkerSettings(
         broker_url=_url(env, "CELERY_BROKER_URL", redis_url or LOCAL_REDIS, BROKER_SCHEMES),
         redis_url=redis_url,
@@ -79,7 +84,11 @@ def load_settings(environ: Mapping[str, str] | None = None) -> WorkerSettings:
         home=home,
         models_dir=home / "models",
         engine_urls=engine_urls,
-        engine_agents=_agents(env, len(engine_urls)),
+        engine_agents=_agents(env, "ROLLOUT_ENGINE_AGENTS", "ROLLOUT_ENGINE_URLS", len(engine_urls)),
+        full_engine_urls=full_engine_urls,
+        full_engine_agents=_agents(
+            env, "ROLLOUT_FULL_ENGINE_AGENTS", "ROLLOUT_FULL_ENGINE_URLS", len(full_engine_urls)
+        ),
         agent_secret=env.get("ROLLOUT_AGENT_SECRET", ""),
         snapshot_every=_count(env, "WEIGHT_SNAPSHOT_EVERY", 10),
         address=env.get("WEIGHTS_ADDRESS") or "127.0.0.1",
@@ -131,13 +140,12 @@ def _urls(env: Mapping[str, str], name: str) -> tuple[str, ...]:
     return tuple(urls)
 
 
-def _agents(env: Mapping[str, str], num_engines: int) -> tuple[str, ...]:
+def _agents(env: Mapping[str, str], name: str, engines: str, num_engines: int) -> tuple[str, ...]:
     """One for each engine, in their order; engines of one host share theirs."""
-    urls = _urls(env, "ROLLOUT_ENGINE_AGENTS")
+    urls = _urls(env, name)
     if urls and len(urls) != num_engines:
         raise SettingsError(
-            f"ROLLOUT_ENGINE_AGENTS: names {len(urls)} agents for {num_engines} engines; name one for each of "
-            "ROLLOUT_ENGINE_URLS, in that order"
+            f"{name}: names {len(urls)} agents for {num_engines} engines; name one for each of {engines}, in that order"
         )
     return urls
 

@@ -10,7 +10,7 @@ from apps.evaluations.signals import adapters_retiring, evaluation_finished
 from apps.evaluations.states import OPEN_STATES, move_evaluation
 from apps.policies.models import Channel, ChannelMove
 from apps.runs.models import FINAL_RUN_STATES, Group, GroupState, Outcome, Run
-from apps.runs.services import close_group, request_install
+from apps.runs.services import close_group, leases, request_install
 
 _KEPT_MOVES = 2  # of each channel: what serves, and what a rollback puts back
 
@@ -24,6 +24,7 @@ def end_evaluation(evaluation: Evaluation, target: EvaluationState, message: str
     evaluation.save(update_fields=["state", "status_message", "finished_at"])
     for group in _open_groups(evaluation):
         close_group(group, Outcome.CANCELLED, f"the evaluation was {target}")
+    leases.release_evaluation(evaluation.pk)
     evaluation_finished.send(sender=Evaluation, evaluation=evaluation)
     _retire(evaluation)
 
@@ -36,7 +37,7 @@ def _open_groups(evaluation: Evaluation) -> Iterable[Group]:
 def _retire(evaluation: Evaluation) -> None:
     """Drop the arms' adapters from the fleet, but those that a channel, a run or another evaluation needs."""
     arms = list(evaluation.arms.select_related("policy__base_model", "checkpoint__run__policy__base_model"))
-    names = {arm.engine_name for arm in arms if arm.engine_name}
+    names = {arm.engine_name for arm in arms if arm.engine_name and not arm.whole_weights}
     if not names:
         return
     base_model = base_model_of(arms[0])

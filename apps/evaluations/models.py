@@ -69,6 +69,9 @@ class EvaluationArm(models.Model):
     policy = models.ForeignKey(Policy, null=True, on_delete=models.PROTECT, related_name="+")
     checkpoint = models.ForeignKey(Checkpoint, null=True, on_delete=models.CASCADE, related_name="+")
     num_shots = models.PositiveSmallIntegerField(default=0)
+    install = models.ForeignKey(
+        FleetInstall, null=True, on_delete=models.SET_NULL, related_name="+"
+    )  # of whole weights
 
     class Meta:
         constraints = [
@@ -85,8 +88,17 @@ class EvaluationArm(models.Model):
         return self.label
 
     @property
+    def whole_weights(self) -> bool:
+        """Whether engines must replace their weights for it."""
+        return (
+            self.policy.whole_weights
+            if self.policy
+            else self.checkpoint is not None and self.checkpoint.run.whole_weights
+        )
+
+    @property
     def engine_name(self) -> str:
-        """Name of the arm's adapter on engines; empty for a bare base model."""
+        """Name of the arm's adapter, or weights, on engines; empty for a bare base model."""
         subject = self.policy or self.checkpoint
         assert subject is not None
         return subject.engine_name

@@ -37,6 +37,12 @@ class ArmSpec:
             return self.num_shots
         return self.policy.num_shots if self.policy is not None else 0
 
+    @property
+    def whole_weights(self) -> bool:
+        if self.policy is not None:
+            return self.policy.whole_weights
+        return self.checkpoint is not None and self.checkpoint.run.whole_weights
+
     def identity(self) -> dict[str, Any]:
         """What makes the arm what it is, for the hash of the plan."""
         subject = self.policy or self.checkpoint

@@ -2,14 +2,15 @@
 
 from typing import Any
 
+from django.db.models import Q
 from django.dispatch import receiver
 
 from apps.evaluations import messaging, selection
 from apps.evaluations.models import Evaluation, EvaluationItem, EvaluationPurpose
 from apps.evaluations.signals import evaluation_finished
 from apps.evaluations.states import OPEN_STATES
-from apps.runs.models import Checkpoint, FleetInstall, Group, Run
-from apps.runs.signals import checkpoint_published, group_stored, install_finished, run_trained
+from apps.runs.models import Checkpoint, FleetInstall, FleetLease, Group, Run
+from apps.runs.signals import checkpoint_published, fleet_lease_due, group_stored, install_finished, run_trained
 from ratchet.commits import after_commit
 
 
@@ -34,8 +35,14 @@ def advance_after_group(group: Group, **_: Any) -> None:
 
 @receiver(install_finished)
 def advance_after_install(install: FleetInstall, **_: Any) -> None:
-    for evaluation in Evaluation.objects.filter(install=install, state__in=OPEN_STATES):
+    waiting = Q(install=install) | Q(arms__install=install)
+    for evaluation in Evaluation.objects.filter(waiting, state__in=OPEN_STATES).distinct():
         after_commit(messaging.request_advance, evaluation.pk)
+
+
+@receiver(fleet_lease_due)
+def advance_in_turn(lease: FleetLease, **_: Any) -> None:
+    after_commit(messaging.request_advance, lease.evaluation_id)
 
 
 @receiver(evaluation_finished)

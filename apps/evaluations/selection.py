@@ -132,4 +132,5 @@ def _make_policy(run: Run, checkpoint: Checkpoint, spec: RunSpec) -> Policy:
         run_id=run.pk,
         run_version=checkpoint.version,
         train_cpu_seconds=checkpoint.train_cpu_seconds,
+        whole_weights=run.whole_weights,
     )

@@ -25,6 +25,7 @@ from apps.evaluations.states import FINAL_STATES
 from apps.evaluations.statistics import look_alpha
 from apps.policies.models import Policy, PolicyKind
 from apps.runs.models import Run
+from apps.runs.services import leases
 from apps.tasks.models import SplitName, Suite, SuiteState, Task
 from apps.tasks.selectors import ready_tasks
 from gpu_workers.contracts.messages import Sampling
@@ -150,6 +151,8 @@ def _check_plan(project: Project, suite: Suite, split: str, arms: Sequence[ArmSp
         owner = arm.policy.project_id if arm.policy else arm.checkpoint and arm.checkpoint.run.project_id
         if owner != project.pk:
             raise _invalid("policies", f"{arm.label} belongs to another project")
+        if arm.whole_weights and not leases.has_fleet():
+            raise _invalid("policies", f"{arm.label} has whole weights, but {leases.NO_FLEET}")
 
 
 def _check_heldout(project: Project, split: str, purpose: str, arms: Sequence[ArmSpec], by: User | None) -> None:

@@ -75,9 +75,12 @@ def store_install(install: FleetInstall, answer: PolicyInstalled | None = None, 
 
 @receiver(worker_sampled, dispatch_uid="metrics.sample")
 def store_sample(run: Run | None, sample: WorkerSample, **_: Any) -> None:
-    """A sample of the fleet belongs to every run that uses it now."""
+    """A sample of the fleet belongs to every run that uses it now; nobody looks at the engines of full runs."""
     values: dict[str, float | None] = {f"{sample.source}/{name}": value for name, value in sample.metrics.items()}
-    for user in [run] if run else Run.objects.filter(state=RunState.RUNNING).order_by("id"):
+    users = Run.objects.filter(state=RunState.RUNNING).order_by("id")
+    if sample.source == "engine":
+        users = users.filter(whole_weights=False)
+    for user in [run] if run else users:
         store_points(user, user.step, values, measured=False, at=timezone.now())
         announce(user)
 

@@ -15,7 +15,7 @@ from apps.metrics.measurements import rewards_by_version
 from apps.metrics.presentation import is_supervised
 from apps.metrics.selectors import live_page, series
 from apps.runs.models import FINAL_RUN_STATES, Run, RunState
-from apps.runs.selectors import checkpoints_of, find_run, stale_tasks, visible_runs
+from apps.runs.selectors import checkpoints_of, find_run, fleet_words, stale_tasks, visible_runs, what_is_trained
 from ratchet.pages import filters, page, query_of, reader
 
 _PER_PAGE = 25
@@ -63,7 +63,7 @@ def run_row(run: Run) -> dict[str, Any]:
     started = run.started_at or run.created_at
     return {
         "run": run,
-        "algorithm": run.spec["algorithm"]["kind"].upper() + f", LoRA r{run.spec['lora']['rank']}",
+        "algorithm": run.spec["algorithm"]["kind"].upper() + ", " + what_is_trained(run),
         "values": values,
         "low": min(values, default=0.0),
         "high": max(max(values, default=1.0), min(values, default=0.0) + 0.05),
@@ -99,6 +99,6 @@ def run(request: HttpRequest, pk: UUID) -> HttpResponse:
         may_control=has_permission(user, Permission.RUN_CONTROL, found.project),
         may_read_episodes=has_permission(user, Permission.EPISODE_READ, found.project),
         final=found.state in FINAL_RUN_STATES, checkpoints=list(checkpoints_of(found)), stale=stale_tasks(found, 5),
-        evaluations=list(found.evaluations.order_by("-id")),
+        evaluations=list(found.evaluations.order_by("-id")), trained=what_is_trained(found), fleet=fleet_words(found),
         failures=state["tables"]["failures"] if state["tables"] else None,
     )  # fmt: skip

@@ -38,7 +38,9 @@ class Policy(models.Model):
     base_model = models.ForeignKey(BaseModel, on_delete=models.PROTECT)
     num_shots = models.PositiveSmallIntegerField(default=0)
     parent = models.ForeignKey("self", null=True, blank=True, on_delete=models.PROTECT, related_name="children")
-    adapter = models.CharField(max_length=300, blank=True)  # object key of the PEFT folder; empty: the base itself
+    # Object key of the PEFT folder, or of the model folder where the policy has whole weights; empty: the base itself
+    adapter = models.CharField(max_length=300, blank=True)
+    whole_weights = models.BooleanField(default=False, db_default=False)
     adapter_sha256 = models.CharField(max_length=64, blank=True)
     adapter_bytes = models.PositiveBigIntegerField(default=0)
     run_id = models.UUIDField(null=True, blank=True, db_index=True)  # the run that made it (runs is an upper app)
@@ -55,6 +57,9 @@ class Policy(models.Model):
                 | ~models.Q(adapter="") & ~models.Q(adapter_sha256=""),
                 name="policy_adapter_has_digest",
             ),
+            models.CheckConstraint(
+                condition=models.Q(whole_weights=False) | ~models.Q(adapter=""), name="policy_whole_weights_stored"
+            ),
         ]
         verbose_name_plural = "policies"
 
@@ -63,7 +68,7 @@ class Policy(models.Model):
 
     @property
     def engine_name(self) -> str:
-        """Name of the adapter on engines; empty for the bare base model. Equal bytes share a name."""
+        """Name of the adapter, or whole weights, on engines; empty for the bare base model. Equal bytes share it."""
         return f"policy-{self.adapter_sha256[:16]}" if self.adapter else ""
 
 

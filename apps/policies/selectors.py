@@ -130,6 +130,16 @@ def rollback_target(channel: Channel) -> Policy | None:
     return accepted[-2] if len(accepted) > 1 else None
 
 
+def why_not_served(policy: Policy) -> str:
+    """Why no channel can serve a policy, and what to do instead; empty where one can."""
+    if not policy.whole_weights:
+        return ""
+    return (
+        f"{policy} keeps whole weights, and channels serve adapters on engines that other policies share. Serve its "
+        f"folder {policy.adapter} yourself (a Hugging Face model), or train an adapter: trainer.update lora."
+    )
+
+
 def served_channels() -> QuerySet[Channel]:
     """Every channel with a policy, for gateways; they hold the worker secret, no user is asked for."""
     return (

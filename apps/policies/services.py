@@ -12,7 +12,7 @@ from apps.accounts.notices import CHANNEL_MOVED, publish_on_commit
 from apps.accounts.permissions import Permission, not_found, require
 from apps.audit.services import record
 from apps.policies.models import BaseModel, Channel, ChannelMove, Gateway, MoveKind, Policy, PolicyKind
-from apps.policies.selectors import rollback_target
+from apps.policies.selectors import rollback_target, why_not_served
 from ratchet.problems import Problem
 
 _SLUG = re.compile(r"[a-zA-Z0-9._-]{1,80}")
@@ -66,6 +66,7 @@ def create_policy(
     run_id: UUID | None = None,
     run_version: int | None = None,
     train_cpu_seconds: float | None = None,
+    whole_weights: bool = False,
 ) -> Policy:
     """A new policy; it never changes afterwards. Raises Problem 400 naming the field, 409 where the slug is taken."""
     require(by, Permission.POLICY_CREATE, project)
@@ -75,6 +76,8 @@ def create_policy(
         raise _invalid("kind", f"{kind!r} is not one of {', '.join(PolicyKind.values)}")
     if bool(adapter) != bool(adapter_sha256):
         raise _invalid("adapter_sha256", "an adapter and its digest come together")
+    if whole_weights and not adapter:
+        raise _invalid("adapter", "whole weights need the key of their folder")
     if parent is not None and parent.project_id != project.pk:
         raise _invalid("parent", "is a policy of another project")
     if parent is not None and parent.base_model_id != base_model.pk:
@@ -96,11 +99,13 @@ def create_policy(
         run_id=run_id,
         run_version=run_version,
         train_cpu_seconds=train_cpu_seconds,
+        whole_weights=whole_weights,
         created_by=by,
     )
     after: dict[str, object] = {"slug": slug, "kind": kind, "base_model": base_model.slug}
     after |= {"adapter_sha256": adapter_sha256, "parent": parent.slug if parent else None}
     after |= {"run_id": run_id, "run_version": run_version}
+    after |= {"whole_weights": True} if whole_weights else {}
     _audit(by, "policy:create", project, policy, after=after)
     return policy
 
@@ -205,6 +210,8 @@ def _move(
 def _check_policy(project: Project, policy: Policy) -> None:
     if policy.project_id != project.pk:
         raise _invalid("policy", "is a policy of another project")
+    if refused := why_not_served(policy):
+        raise Problem("whole_weights", 409, refused, [{"path": "policy", "message": refused}])
 
 
 def _audit(by: User | None, action: str, project: Project, subject: Model, **fields: object) -> None:

@@ -7,6 +7,7 @@ from apps.accounts.models import User
 from apps.accounts.permissions import Permission, require
 from apps.audit.services import record
 from apps.policies.models import MoveKind
+from apps.policies.selectors import why_not_served
 from apps.policies.services import move_channel
 from apps.promotions.collection import evidence_digest as digest_now
 from apps.promotions.models import Decision, DecisionKind, Gate, GateState, GateVerdict
@@ -43,6 +44,7 @@ def decide(*, gate: Gate, kind: str, by: User, reason: str = "", evidence_digest
     if kind != DecisionKind.APPROVE and len(reason.strip()) < _MIN_REASON:
         raise _invalid("reason", f"say why, in at least {_MIN_REASON} characters")
     if kind != DecisionKind.REJECT:
+        _check_servable(gate)
         _check_incumbent(gate)
     decision = Decision.objects.create(
         gate=gate,
@@ -121,6 +123,12 @@ def _check_evidence(gate: Gate, seen: str) -> None:
         raise Problem(
             "evidence_changed", 409, "The evidence is not what you saw: reload the gate, look again, then decide."
         )
+
+
+def _check_servable(gate: Gate) -> None:
+    refused = why_not_served(gate.candidate)
+    if refused:
+        raise Problem("whole_weights", 409, f"{refused} The verdict stands: reject the candidate to close the gate.")
 
 
 def _check_incumbent(gate: Gate) -> None:

@@ -11,7 +11,7 @@ from apps.accounts.permissions import Actor, Permission, has_permission, not_fou
 from apps.audit.models import AuditEvent
 from apps.evaluations.selectors import ROTATION_AFTER, HeldoutLedger, heldout_ledger
 from apps.policies.models import ChannelMove, MoveKind
-from apps.policies.selectors import rollback_target
+from apps.policies.selectors import rollback_target, why_not_served
 from apps.promotions.collection import evidence_digest
 from apps.promotions.decisions import submitters
 from apps.promotions.models import Decision, DecisionKind, Gate, GateState, GateVerdict
@@ -120,6 +120,8 @@ def allowed(user: User, gate: Gate) -> Allowed:
     passed = gate.verdict == GateVerdict.PASS
     current = gate.channel.policy_id == gate.incumbent_id
     words = "" if current else f"{gate.channel} has moved since: approving needs a new gate."
+    if refused := why_not_served(gate.candidate):
+        return Allowed(False, True, False, False, rollback, refused)
     return Allowed(passed and current, True, may_override and not passed and current, False, rollback, words)
 
 

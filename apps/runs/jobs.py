@@ -13,7 +13,7 @@ from kombu.exceptions import OperationalError as BrokerError
 
 from apps.runs import messaging, reconciler
 from apps.runs.models import AttemptState, Run, RunAttempt
-from apps.runs.services import attempts, datasets, reports
+from apps.runs.services import attempts, datasets, leases, reports
 from apps.runs.services.controls import lock_run
 from gpu_workers.contracts import queues
 from gpu_workers.contracts.messages import Heartbeat
@@ -68,6 +68,7 @@ def tick() -> int:
         except Exception:
             logger.exception("run %s could not be advanced; the next tick tries again", run_id)
     reconciler.advance_evaluation_groups(now)
+    leases.sweep(now)
     return count
 
 

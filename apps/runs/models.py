@@ -43,6 +43,7 @@ class Run(models.Model):
     status_code = models.CharField(max_length=40, blank=True)
     status_message = models.TextField(blank=True)
     pause_requested = models.BooleanField(default=False)
+    whole_weights = models.BooleanField(default=False, db_default=False)  # it trains every weight, not an adapter
     dataset = models.CharField(max_length=80, blank=True)  # SFT: object key of the examples
     version = models.PositiveIntegerField(default=0)  # newest durable policy version
     step = models.PositiveIntegerField(
@@ -181,6 +182,7 @@ class Group(models.Model):
     boundary = models.CharField(max_length=16, blank=True)  # whose failure that was
     size = models.PositiveSmallIntegerField()  # episodes asked for
     policy_adapter = models.CharField(max_length=120, blank=True)
+    policy_weights = models.CharField(max_length=120, blank=True, default="", db_default="")  # that must answer
     policy_version = models.IntegerField(default=0)  # version the job named
     num_shots = models.PositiveSmallIntegerField(default=0)
     sampling = models.JSONField(default=dict)
@@ -347,8 +349,39 @@ class RunStep(models.Model):
         constraints = [models.UniqueConstraint(fields=["run", "number"], name="step_number_unique")]
 
 
+class FleetLease(models.Model):
+    """A turn on the engines whose weights are replaced: one holder at a time, first come, first served.
+
+    The holder is a run, or an evaluation (by its id: evaluations are an upper app), or a run with its last evaluation.
+    """
+
+    run = models.ForeignKey(Run, null=True, on_delete=models.CASCADE, related_name="leases")
+    evaluation_id = models.UUIDField(null=True)
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+")
+    label = models.CharField(max_length=200)  # the holder, for people
+    fleet = models.CharField(max_length=16, default="full")  # there is one
+    requested_at = models.DateTimeField(default=timezone.now)
+    granted_at = models.DateTimeField(null=True)
+    released_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["fleet"], condition=Q(granted_at__isnull=False, released_at__isnull=True),
+                name="fleet_lease_one_holder",
+            ),
+            models.UniqueConstraint(fields=["run"], condition=Q(released_at__isnull=True), name="fleet_lease_of_run"),
+            models.UniqueConstraint(
+                fields=["evaluation_id"], condition=Q(released_at__isnull=True), name="fleet_lease_of_evaluation"
+            ),
+            models.CheckConstraint(
+                condition=Q(run__isnull=False) | Q(evaluation_id__isnull=False), name="fleet_lease_has_holder"
+            ),
+        ]  # fmt: skip
+
+
 class FleetInstall(models.Model):
-    """A request to the fleet and its answer. Evaluations use it too (run null)."""
+    """A request to the fleet and its answer. Evaluations use it too (run null). Whole models go under a lease."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     run = models.ForeignKey(Run, null=True, on_delete=models.CASCADE, related_name="installs")
@@ -357,6 +390,8 @@ class FleetInstall(models.Model):
     base_model = models.CharField(max_length=100, blank=True)  # slug that the engines must serve
     install = models.JSONField(default=list)
     retire = models.JSONField(default=list)
+    transfer = models.CharField(max_length=16, default="adapter", db_default="adapter")  # as Transfer of the contracts
+    lease = models.ForeignKey(FleetLease, null=True, on_delete=models.SET_NULL, related_name="installs")
     state = models.CharField(max_length=16, choices=InstallState, default=InstallState.REQUESTED)
     tries = models.PositiveSmallIntegerField(default=1)
     message = models.TextField(blank=True)
@@ -364,6 +399,7 @@ class FleetInstall(models.Model):
     pause_seconds = models.FloatField(null=True)
     steady_gap_seconds = models.FloatField(null=True)
     num_bytes = models.PositiveBigIntegerField(default=0)
+    density = models.FloatField(null=True)  # elements that these bytes change / all elements; null: not counted
     engines = models.JSONField(default=list)  # engines that confirmed
     created_at = models.DateTimeField(auto_now_add=True)
     sent_at = models.DateTimeField(default=timezone.now)

@@ -11,7 +11,7 @@ from django.utils import timezone
 from apps.runs import messaging
 from apps.runs.models import AttemptState, Run, RunAttempt, RunState
 from apps.runs.scheduling.halting import Halt
-from apps.runs.services import attempts, batches, groups, health, installs, trainer_reports
+from apps.runs.services import attempts, batches, groups, health, installs, leases, trainer_reports
 from apps.runs.services.admissions import admit_groups
 from apps.runs.services.dispatches import dispatch_pending
 from apps.runs.services.lifecycle import end_run, halt_run, move_run, set_status
@@ -60,6 +60,8 @@ class _Reconciliation:
         if halt is not None:
             halt_run(self.run, halt)
             return
+        if not self._has_engines():
+            return
         attempt = self._keep_trainer()
         if attempt is None and self.run.state not in ACTIVE_STATES:
             return
@@ -77,6 +79,23 @@ class _Reconciliation:
             "restore it, or submit the spec that is wanted as a new run."
         )
         end_run(self.run, RunState.FAILED, code="spec_changed", message=message)
+        return True
+
+    def _has_engines(self) -> bool:
+        """Whether the run has its turn, where it needs one. Before a trainer is asked for: two that waited for each
+        other's would wait for ever."""
+        run = self.run
+        if not leases.needs_lease(run) or run.state == RunState.PAUSED:
+            return True
+        if not leases.has_fleet():
+            set_status(run, "waiting_for_fleet", f"The run cannot go on: {leases.NO_FLEET}.")
+            return False
+        lease = leases.ask_for_run(run)
+        if lease.granted_at is None:
+            set_status(run, "waiting_for_fleet", leases.waits_for(lease))
+            return False
+        if run.status_code == "waiting_for_fleet":
+            set_status(run, "")
         return True
 
     # -- the trainer
@@ -146,7 +165,7 @@ class _Reconciliation:
             return
         install_versions(run)
         for group in groups.expire(run.groups.all(), spec.rollout.max_attempts, now):
-            installs.ensure_adapters(group, run.policy.base_model.slug)
+            installs.ensure_policies(group, run.policy.base_model.slug)
         self._explain(attempt)
         if run.state == RunState.PAUSED:
             return

@@ -7,7 +7,7 @@ from uuid import UUID
 from django.db.models import Count, Max, Q, QuerySet, Sum
 
 from apps.accounts.permissions import Actor, Permission, has_permission, not_found, permitted_projects
-from apps.runs.models import Checkpoint, Episode, Group, Outcome, Run, RunEvent
+from apps.runs.models import Checkpoint, Episode, Group, InstallState, Outcome, Run, RunEvent
 from apps.runs.scheduling.ledger import Ledger, build_ledger
 from apps.runs.scheduling.longtail import GroupCost, LongTail, account
 from apps.tasks.models import Task
@@ -101,6 +101,24 @@ def events_since(run: Run, cursor: int = 0, limit: int = 200) -> list[RunEvent]:
 
 def checkpoints_of(run: Run) -> QuerySet[Checkpoint]:
     return run.checkpoints.order_by("version")
+
+
+def what_is_trained(run: Run) -> str:
+    """The trained part of the weights and how it reaches the engines, in a few words."""
+    if not run.whole_weights:
+        return f"LoRA rank {run.spec['lora']['rank']}"
+    installed = run.installs.filter(state=InstallState.CONFIRMED).order_by("-created_at").first()
+    return f"every weight, by {installed.transfer if installed else run.spec['trainer']['transfer']}"
+
+
+def fleet_words(run: Run) -> str:
+    """Where a run stands with the engines of full runs; empty of one that has not asked for them."""
+    lease = run.leases.order_by("-id").first()
+    if lease is None:
+        return ""
+    if lease.released_at is not None:
+        return "gave the engines of full runs back"
+    return "holds the engines of full runs" if lease.granted_at else "waits for the engines of full runs"
 
 
 def visible_groups(user: Actor) -> QuerySet[Group]:

@@ -98,7 +98,9 @@ class AdapterInstall(msgspec.Struct, frozen=True, kw_only=True):
     """One policy version: an adapter, or, by any other transfer, all weights."""
 
     name: str  # on the engine
-    uri: str  # object key of the PEFT folder, or of the model folder
+    uri: (
+        str  # object key of the PEFT folder, or of the model folder; empty, as its digest: the base model's own weights
+    )
     sha256: str  # of its weights file
     version: int = 0
 
@@ -220,6 +222,7 @@ class PolicyInstalled(msgspec.Struct, kw_only=True):
     pause_seconds: float | None = None  # longest gap between tokens during the install; None: nothing was sampled
     steady_gap_seconds: float | None = None  # the same since the install before
     num_bytes: int = 0  # moved to bring the weights
+    transfer: str = ""  # what `auto` came down to; empty: as asked
     density: float | None = None  # elements that these bytes change / all elements; None: not counted
 
 

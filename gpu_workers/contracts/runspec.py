@@ -245,7 +245,7 @@ def _problems(spec: RunSpec) -> Iterator[tuple[str, str]]:
     optimiser, algorithm, rollout = spec.optimiser, spec.algorithm, spec.rollout
     if optimiser.decay and optimiser.schedule is Schedule.COSINE:
         yield "optimiser.decay", "is short for schedule linear: leave it out with schedule cosine"
-    yield from _transfer_problems(spec.trainer)
+    yield from _transfer_problems(spec.trainer, spec.evaluation)
     if algorithm.kind is Algorithm.SFT:
         return
     if rollout.top_p < 1.0:
@@ -267,13 +267,16 @@ def _problems(spec: RunSpec) -> Iterator[tuple[str, str]]:
         yield "algorithm.dual_clip", f"must be above 1 + clip_high = {1.0 + algorithm.clip_high:g}, or 0 for none"
 
 
-def _transfer_problems(trainer: TrainerSpec) -> Iterator[tuple[str, str]]:
+def _transfer_problems(trainer: TrainerSpec, evaluation: EvaluationSpec) -> Iterator[tuple[str, str]]:
     transfer = trainer.transfer
     if trainer.update is Update.LORA and transfer not in (Transfer.AUTO, Transfer.ADAPTER):
         yield "trainer.transfer", f"is {transfer}, which replaces all weights: use adapter or auto with update lora"
     if trainer.update is Update.FULL and transfer is Transfer.ADAPTER:
         others = ", ".join(one for one in Transfer if one not in (Transfer.AUTO, Transfer.ADAPTER))
         yield "trainer.transfer", f"is adapter, but update full trains all weights: use auto or one of {others}"
+    if trainer.update is Update.FULL and evaluation.dev_every:
+        because = "an evaluation in between would hold up every newer version on the run's engines"
+        yield "evaluation.dev_every", f"must be 0 with trainer.update full: {because}; the last checkpoint is evaluated"
 
 
 def _advantage_problems(algorithm: AlgorithmSpec) -> Iterator[tuple[str, str]]:

@@ -1,24 +1,28 @@
 """Which base weights sampled a result: versions are named like adapters, `run-<id>.a<attempt>@v<number>`."""
 
+import re
 from dataclasses import replace
 
 from gpu_workers.contracts.seams import GenerateRequest, GenerateResult
 from gpu_workers.engines.http import EngineError
 
 _MARK = "@v"
+_NAME = re.compile(r"run-(?P<run>.+)\.a(?P<attempt>[0-9]+)@v(?P<version>[0-9]+)")
 
 
 def is_served(weights: str, wanted: str) -> bool:
     """Whether tokens of `weights` may stand in an answer that was asked of `wanted`: the same, or a later version.
 
-    Later, because an update may come while a request runs; never an earlier one, nor another run's, nor the weights
-    that an engine has after a restart.
+    Later, because an update may come while a request runs, also from an attempt that resumed the run; never an earlier
+    one, nor another run's, nor the weights that an engine has after a restart.
     """
-    lineage, mark, number = weights.rpartition(_MARK)
-    wanted_lineage, _, wanted_number = wanted.rpartition(_MARK)
-    if not (mark and lineage == wanted_lineage and number.isdigit() and wanted_number.isdigit()):
+    found, asked = _NAME.fullmatch(weights), _NAME.fullmatch(wanted)
+    if not found or not asked or found["run"] != asked["run"]:
         return weights == wanted
-    return int(number) >= int(wanted_number)
+    later = int(found["version"]) - int(asked["version"])
+    if found["attempt"] == asked["attempt"]:
+        return later >= 0
+    return int(found["attempt"]) > int(asked["attempt"]) and later > 0
 
 
 def check_versions(result: GenerateResult, request: GenerateRequest) -> GenerateResult:

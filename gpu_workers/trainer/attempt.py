@@ -228,7 +228,7 @@ class TrainerAttempt:
 
     def _publish(self, backend: PolicyTrainer) -> Published:
         self._say("publishing", backend.version)
-        return self._publisher.publish(backend)
+        return self._publisher.publish(backend, last=backend.version >= backend.total_steps)
 
     def _report_step(self, report: StepReport, published: Published | None, trained: float) -> None:
         release_freed_memory()

@@ -95,9 +95,12 @@ class FsdpBackend:
     def gradients_finite(self) -> bool:
         return all(self.world.gather(self.optimiser.gradients_finite()))
 
-    def start_from(self, adapter: Path, sha256: str) -> None:
-        """Take the parent policy's adapter. Raises ModelLoadError."""
-        model.load_adapter(self.model, adapter, sha256=sha256)
+    def start_from(self, folder: Path, sha256: str) -> None:
+        """Take the parent policy's adapter, or its whole weights. Raises ModelLoadError."""
+        if (folder / model.WEIGHTS).is_file():
+            model.load_whole(self.model, folder, sha256=sha256)
+        else:
+            model.load_adapter(self.model, folder, sha256=sha256)
 
     def save_state(self, folder: Path) -> None:
         """Masters and moments below state/; each rank its shards."""

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from gpu_workers.contracts.runspec import ComputeDtype
+from gpu_workers.models.folder import file_sha256
 from gpu_workers.trainer.llama import LlamaShape, PackedLlama, TrainedParts
 from gpu_workers.trainer.world import assign, whole
 
@@ -205,6 +206,29 @@ def load_adapter(model: PackedLlama, folder: Path, *, sha256: str = "") -> None:
             f"r={lora.rank}, alpha={lora.alpha}; set lora.rank and lora.alpha to the parent's"
         )
     copy_parameters(adapter_parameters(model), tensors, source=str(weights))
+
+
+def load_whole(model: PackedLlama, folder: Path, *, sha256: str = "") -> None:
+    """Start from whole weights in a Hugging Face folder; where an adapter is trained they would not be the base's."""
+    weights = folder / WEIGHTS
+    if model.parts.lora is not None:
+        raise ModelLoadError(f"{weights} holds whole weights, not an adapter: set trainer.update to full")
+    try:
+        tensors = load_file(weights)
+    except (OSError, SafetensorError) as error:
+        raise ModelLoadError(f"{weights} cannot be read ({error}); restore the checkpoint") from error
+    if sha256 and file_sha256(weights) != sha256:
+        raise ModelLoadError(f"{weights} is damaged: its SHA-256 is not {sha256}; restore the checkpoint")
+    values: dict[nn.Parameter, Tensor] = {}
+    for weight in base_weights(model):
+        value = values.setdefault(weight.parameter, whole(weight.parameter).clone())
+        into = value[weight.rows]
+        if weight.name not in tensors or tensors[weight.name].shape != into.shape:
+            found = tuple(tensors[weight.name].shape) if weight.name in tensors else "nothing"
+            raise ModelLoadError(f"{weights}: {weight.name} should be {tuple(into.shape)}, found {found}")
+        into.copy_(tensors[weight.name])
+    for parameter, value in values.items():
+        assign(parameter, value)
 
 
 def _add_adapter(model: PackedLlama, tensors: dict[str, Tensor], scale: float, *, source: str) -> None:

@@ -18,7 +18,7 @@ class CheckpointPublisher:
     """Saves versions of one attempt below runs/<run>/a<attempt>/. Folders are complete once their manifest is there.
 
     Where every weight is trained, model/ holds the whole model in the first version and then in every
-    `snapshot_every`-th, and in all but the first what changed since the version before (`weights.delta`).
+    `snapshot_every`-th and the last, and in all but the first what changed since the version before (`weights.delta`).
     Work in progress lies below `work`, which is this run's alone; what a killed attempt left there is removed.
     """
 
@@ -41,7 +41,7 @@ class CheckpointPublisher:
         self._snapshot_every = snapshot_every
         self._deltas: DeltaPublisher | None = None
 
-    def publish(self, backend: TrainerBackend) -> Published:
+    def publish(self, backend: TrainerBackend, *, last: bool = False) -> Published:
         """Save the backend's present version and return where it is; collective, rank 0 writes."""
         key = checkpoints.version_key(self._run_id, self._attempt, backend.version)
         weights, _, _ = backend.weights_file.rpartition("/")
@@ -57,7 +57,7 @@ class CheckpointPublisher:
             sha256 = checkpoints.read_manifest(folder).files[backend.weights_file]
             num_bytes = (folder / backend.weights_file).stat().st_size
             if weights == checkpoints.MODEL:
-                self._seal_model(folder, key)
+                self._seal_model(folder, key, whole=last)
             self._store.put_folder(key, folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -70,13 +70,13 @@ class CheckpointPublisher:
             num_bytes=num_bytes,
         )
 
-    def _seal_model(self, folder: Path, key: str) -> None:
+    def _seal_model(self, folder: Path, key: str, *, whole: bool) -> None:
         """model/ as the next link of this attempt's chain."""
         if self._deltas is None:
             self._deltas = DeltaPublisher(self._work / f"a{self._attempt}", self._snapshot_every)
         model = folder / checkpoints.MODEL
         told = checkpoints.read_weights_manifest(model)
-        self._deltas.seal(model, told, f"{key}/{checkpoints.MODEL}")
+        self._deltas.seal(model, told, f"{key}/{checkpoints.MODEL}", whole=whole)
         checkpoints.seal_again(folder, checkpoints.MODEL)
 
     def _drop_old_states(self, key: str) -> None:

@@ -1,17 +1,19 @@
 """One fleet job: connect to every engine, install and retire, and say how it went."""
 
+import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gpu_workers.contracts.messages import FleetJob, PolicyInstalled
+from gpu_workers.contracts.messages import AdapterInstall, FleetJob, PolicyInstalled
 from gpu_workers.contracts.seams import WeightTransfer, WorkerError
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.contracts.transfers import Topology, Transfer, TransferError, resolve_transfer
 from gpu_workers.engines.sglang import SGLangEngine
 from gpu_workers.weights.adapter import AdapterTransfer, InstallError
+from gpu_workers.weights.base import published_base
 from gpu_workers.weights.broadcast import BroadcastTransfer
 from gpu_workers.weights.delta.transfer import DeltaTransfer
 from gpu_workers.weights.full import FullTransfer
@@ -44,7 +46,9 @@ async def install_on_fleet(
         kind = resolve_transfer(job.transfer, topology_of(engine_urls, agents or {}, store, collective=collective))
         transfer = _make_transfer(kind, engines, store, cache_dir, base, agents or {}, agent_secret, address)
         fingerprint = _fingerprint(base)
-        report = await transfer.install(job.install, job.retire, base_fingerprint=fingerprint)
+        install = await asyncio.to_thread(_located, job, store, base, cache_dir)
+        report = await transfer.install(install, job.retire, base_fingerprint=fingerprint)
+        report.transfer = str(kind)
     except (WorkerError, TransferError) as error:
         report = PolicyInstalled(
             job_id="",
@@ -70,6 +74,13 @@ def topology_of(
         shared_store=store.is_local,
         collective=collective,
     )
+
+
+def _located(job: FleetJob, store: ObjectStore, base: Path, cache: Path) -> list[AdapterInstall]:
+    """Where the weights of whole models are. Raises InstallError."""
+    if job.transfer is Transfer.ADAPTER:
+        return job.install
+    return [item if item.uri else published_base(store, base, cache, item) for item in job.install]
 
 
 def _make_transfer(

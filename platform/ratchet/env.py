@@ -53,6 +53,10 @@ class Env:
     engine_urls: tuple[str, ...]
     router_url: str  # sglang-router in front of them; empty: none
     engine_agents: tuple[str, ...]  # keep the checkpoints on the engines' hosts, one for each; empty: none do
+    full_engine_urls: tuple[str, ...]  # runs of every weight take turns on them; empty: such runs are refused
+    full_engine_agents: tuple[str, ...]
+    full_engine_embedded: bool
+    full_engine_port: int
     agent_secret: str
     weights_address: str  # of the fleet worker's host, as the engines' hosts reach it
     weights_collective: bool  # engines can form a process group with the fleet worker's host
@@ -91,6 +95,7 @@ VARIABLES = frozenset(
         "OBJECT_STORE_URL", "RATCHET_METRICS_PORT", "RETENTION_DELETE",
         "RATCHET_ENGINE_PORT", "RATCHET_ENGINE_MODEL", "RATCHET_GATEWAY_PORT", "RATCHET_WORKER_SECRET",
         "ROLLOUT_CONCURRENCY", "TORCH_THREADS", "RATCHET_TRAINER_RANKS", "RATCHET_PORT", "ROLLOUT_ENGINE_URLS",
+        "ROLLOUT_FULL_ENGINE_URLS", "ROLLOUT_FULL_ENGINE_AGENTS", "RATCHET_FULL_ENGINE", "RATCHET_FULL_ENGINE_PORT",
         "ROLLOUT_ROUTER_URL", "ROLLOUT_ENGINE_AGENTS", "ROLLOUT_AGENT_SECRET", "WEIGHT_SNAPSHOT_EVERY",
         "WEIGHTS_ADDRESS", "WEIGHTS_COLLECTIVE",
         "CHECK_REPEATS", "CHECK_BAD_REPEATS", "CHECKS_IN_FLIGHT", "RATCHET_ENVIRONMENTS_DIR",
@@ -181,7 +186,14 @@ def load_env(values: Mapping[str, str] | None = None, *, root: Path = ROOT) -> E
     port = read.number("RATCHET_PORT", 8000, 1, 65535)
     engine_port = read.number("RATCHET_ENGINE_PORT", 8010, 1, 65535)
     gateway_port = read.number("RATCHET_GATEWAY_PORT", 8020, 1, 65535)
-    _check_ports(read, {"RATCHET_PORT": port, "RATCHET_ENGINE_PORT": engine_port, "RATCHET_GATEWAY_PORT": gateway_port})
+    ports = {"RATCHET_PORT": port, "RATCHET_ENGINE_PORT": engine_port, "RATCHET_GATEWAY_PORT": gateway_port}
+    full_engine_port = read.number("RATCHET_FULL_ENGINE_PORT", 8011, 1, 65535)
+    full_engine_urls = read.urls("ROLLOUT_FULL_ENGINE_URLS", ("http", "https"))
+    full_engine_embedded = read.flag("RATCHET_FULL_ENGINE", False) and not full_engine_urls
+    if full_engine_embedded:
+        full_engine_urls = (f"http://127.0.0.1:{full_engine_port}",)
+        ports["RATCHET_FULL_ENGINE_PORT"] = full_engine_port
+    _check_ports(read, ports)
     redis_url = read.url("REDIS_URL", ("redis", "rediss", "unix"), home.valkey_url)
     engine_urls = read.urls("ROLLOUT_ENGINE_URLS", ("http", "https"))
     env = Env(
@@ -209,6 +221,10 @@ def load_env(values: Mapping[str, str] | None = None, *, root: Path = ROOT) -> E
         engine_urls=engine_urls or (f"http://127.0.0.1:{engine_port}",),
         router_url=read.url("ROLLOUT_ROUTER_URL", ("http", "https"), "").rstrip("/"),
         engine_agents=read.urls("ROLLOUT_ENGINE_AGENTS", ("http", "https")),
+        full_engine_urls=full_engine_urls,
+        full_engine_agents=read.urls("ROLLOUT_FULL_ENGINE_AGENTS", ("http", "https")),
+        full_engine_embedded=full_engine_embedded,
+        full_engine_port=full_engine_port,
         agent_secret=read.text("ROLLOUT_AGENT_SECRET"),
         weights_address=read.text("WEIGHTS_ADDRESS"),
         weights_collective=read.flag("WEIGHTS_COLLECTIVE", False),
@@ -236,21 +252,34 @@ def load_env(values: Mapping[str, str] | None = None, *, root: Path = ROOT) -> E
     )
     _check_oidc(read, env)
     _check_agents(read, env)
+    _check_full_engines(read, env)
     if read.problems:
         raise EnvError(read.problems)
     return env
 
 
 def _check_agents(read: _Reader, env: Env) -> None:
-    if not env.engine_agents:
-        return
-    if len(env.engine_agents) != len(env.engine_urls):
-        read.problems.append(
-            f"ROLLOUT_ENGINE_AGENTS names {len(env.engine_agents)} agents for {len(env.engine_urls)} engines: name one "
-            "for each of ROLLOUT_ENGINE_URLS, in that order (engines of one host share theirs)."
-        )
-    if len(env.agent_secret) < 32:
+    for fleet, agents, urls in (
+        ("ROLLOUT_ENGINE", env.engine_agents, env.engine_urls),
+        ("ROLLOUT_FULL_ENGINE", env.full_engine_agents, env.full_engine_urls),
+    ):
+        if agents and len(agents) != len(urls):
+            read.problems.append(
+                f"{fleet}_AGENTS names {len(agents)} agents for {len(urls)} engines: name one for each of "
+                f"{fleet}_URLS, in that order (engines of one host share theirs)."
+            )
+    if (env.engine_agents or env.full_engine_agents) and len(env.agent_secret) < 32:
         read.problems.append("ROLLOUT_AGENT_SECRET is shorter than 32 characters: set it as on the engines' hosts.")
+
+
+def _check_full_engines(read: _Reader, env: Env) -> None:
+    """Replacing the weights of an engine that adapters are served from would change every one of them."""
+    shared = sorted(set(env.full_engine_urls) & set(env.engine_urls))
+    if shared and not env.full_engine_embedded:  # ports are compared elsewhere
+        read.problems.append(
+            f"ROLLOUT_FULL_ENGINE_URLS names {', '.join(shared)}, which ROLLOUT_ENGINE_URLS names too: engines whose "
+            "weights are replaced cannot serve adapters meanwhile. Give each fleet engines of its own."
+        )
 
 
 def _read_file(path: Path) -> None:

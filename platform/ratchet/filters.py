@@ -44,6 +44,7 @@ class FilterSet(django_filters.FilterSet):
         form: Any = super().form
         for field in form.fields.values():
             if isinstance(field, forms.ChoiceField) and not isinstance(field, forms.ModelChoiceField):
-                names = ", ".join(str(value) for value, _ in field.choices if value != "")
+                choices: Any = field.choices
+                names = ", ".join(str(value) for value, _ in choices if value != "")
                 field.error_messages["invalid_choice"] = f"must be one of {names.replace('%', '%%')}"
         return form

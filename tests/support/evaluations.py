@@ -23,7 +23,7 @@ from apps.runs.services import group_reports, reports
 from apps.tasks.models import Suite, SuiteState, Task, TaskState
 from gpu_workers.contracts.enums import ReasonCode, StopReason, Verdict
 from gpu_workers.contracts.groups import EpisodeRecord, GroupTranscript, ToolCallRecord, TurnRecord, jsonable
-from gpu_workers.contracts.messages import FleetJob, GroupReport, PolicyInstalled, Report, RolloutJob
+from gpu_workers.contracts.messages import FleetJob, GroupReport, PolicyInstalled, Report, RolloutJob, Transfer
 from ratchet.store import get_store
 
 Outcome = Callable[[Task, str, int], dict[str, Any]]  # task, adapter, episode's index -> fields of the record
@@ -49,6 +49,8 @@ class Workers:
         self.choices: deque[UUID] = deque()
         self.stored: list[UUID] = []  # groups of which review items are to be drawn
         self.adapters: set[str] = set()
+        self.weights = "default"  # of the engines whose weights are replaced
+        self.installs: list[FleetJob] = []  # whole weights that were installed, in order
         self.sent: list[RolloutJob] = []
         self.most_in_flight = 0
         self.refusal = ""  # the engines' answer while they are down
@@ -88,7 +90,10 @@ class Workers:
     def answer_fleet(self) -> None:
         while self.fleet:
             job = self.fleet.popleft()
-            if not self.refusal:
+            if not self.refusal and job.transfer is not Transfer.ADAPTER:
+                self.weights = job.install[0].name
+                self.installs.append(job)
+            elif not self.refusal:
                 self.adapters |= {item.name for item in job.install}
                 self.adapters -= set(job.retire)
             body = PolicyInstalled(job_id=job.job_id, ok=not self.refusal, message=self.refusal, engines=["engine"])
@@ -96,14 +101,15 @@ class Workers:
 
     def answer_rollout(self, job: RolloutJob, outcome: Outcome) -> None:
         group = Group.objects.select_related("task").get(pk=job.group_id)
-        error = self.failures(group.task, job.policy.adapter)
+        name = job.policy.weights or job.policy.adapter
+        error = self.failures(group.task, name)
+        if not error and job.policy.weights and job.policy.weights != self.weights:
+            error = f"the engines have weights {self.weights}, not {job.policy.weights}"
         if not error and job.policy.adapter and job.policy.adapter not in self.adapters:
             error = f"adapter {job.policy.adapter} is not loaded"
         body = GroupReport(group_id=job.group_id, attempt=job.attempt, error=error, boundary="engine" if error else "")
         if not error:
-            body.episodes = [
-                _episode(index, outcome(group.task, job.policy.adapter, index)) for index in range(job.group_size)
-            ]
+            body.episodes = [_episode(index, outcome(group.task, name, index)) for index in range(job.group_size)]
             transcript = GroupTranscript(job.group_id, group.task.key, group.task.task_hash, _with_turns(body.episodes))
             body.transcript = get_store().put(transcript.encode())
             body.uri = get_store().put(job.group_id.encode())

@@ -23,7 +23,9 @@ from gpu_workers.contracts.messages import (
     Report,
     RolloutJob,
     TrainJob,
+    Transfer,
 )
+from gpu_workers.engines.versions import is_served
 from tests.support.scripted import Chaos, ScriptedTrainer, commit, episode, over_the_wire
 from tests.support.scripted_trainer import TrainerPart
 from tests.support.worlds import World
@@ -48,6 +50,10 @@ class ScriptedPlane(TrainerPart):
         self.checkpoints: dict[str, list[str]] = {}  # folder key -> batch ids
         self.answers: list[str] = []  # what ingest said of each delivery
         self.adapters: set[str] = set()  # on the engines
+        self.weights = "default"  # of the engines whose weights are replaced
+        self.installs: list[FleetJob] = []  # whole weights that were installed, in order
+        self.wrong_weights: list[str] = []
+        self.sent: list[RolloutJob] = []
         self.events = 0
         self.wrong_adapters: list[str] = []
         self.signals: list[GroupSignal] = []
@@ -60,7 +66,10 @@ class ScriptedPlane(TrainerPart):
         job = over_the_wire(job, RolloutJob)
         if job.policy.adapter and job.policy.adapter not in self.adapters:
             self.wrong_adapters.append(job.policy.adapter)
+        if job.policy.weights and not is_served(self.weights, job.policy.weights):
+            self.wrong_weights.append(f"{job.policy.weights} of {self.weights}")
         self.rollouts.append(job)
+        self.sent.append(job)
 
     def send_train(self, job: TrainJob) -> None:
         self.trains.append(over_the_wire(job, TrainJob))
@@ -205,6 +214,7 @@ class ScriptedPlane(TrainerPart):
             self.report_failure(job, "infrastructure", "no sandbox could start")
         elif self._happens(self.chaos.engine_error):
             self.adapters.clear()
+            self.weights = "default"
             self.report_failure(job, "engine", "connection refused")
         else:
             self.report_group(job)
@@ -254,11 +264,15 @@ class ScriptedPlane(TrainerPart):
     def _install(self) -> None:
         job = self.fleet.popleft()
         ok = not self._happens(self.chaos.fleet_refusal)
-        if ok:
+        if ok and job.transfer is not Transfer.ADAPTER:
+            self.installs.append(job)
+            self.weights = job.install[0].name
+        elif ok:
             self.adapters |= {item.name for item in job.install}
             self.adapters -= set(job.retire)
         body = PolicyInstalled(
             job_id=job.job_id, ok=ok, message="" if ok else "engine http://127.0.0.1:1 is down", engines=["http://127.0.0.1:1"],
             installed=[item.name for item in job.install], duration_seconds=0.4, pause_seconds=0.02, num_bytes=1000,
+            density=None if job.transfer is Transfer.ADAPTER else 0.01,
         )  # fmt: skip
         self.send("installed", body, run_id=job.run_id, attempt=job.run_attempt)

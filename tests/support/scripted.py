@@ -69,9 +69,17 @@ def episode(index: int, reward: float | None, *, version: int = 0, **changes: An
     return EpisodeRecord(**values)
 
 
-def write_checkpoint(key: str, attempt: int, version: int, sha256: str = "b" * 64) -> None:
-    """A complete checkpoint folder, as the trainer lays it out."""
+def write_checkpoint(key: str, attempt: int, version: int, sha256: str = "b" * 64, *, whole: bool = False) -> None:
+    """A complete checkpoint folder, as the trainer lays it out; with `whole` weights only what changed is stored."""
     store = get_store()
+    if whole:
+        model = {"sha256": sha256, "num_bytes": 5000, "snapshot": False}
+        store.write(f"{key}/model/manifest.json", json.dumps(model).encode())
+        identity = {"attempt": attempt, "version": version}
+        manifest = {"format": 2, "identity": identity, "files": {"model/manifest.json": ""}}
+        store.write(f"{key}/state/trainer.json", b"{}")
+        store.write(f"{key}/manifest.json", json.dumps(manifest).encode())
+        return
     store.write(f"{key}/adapter/adapter_model.safetensors", b"weights")
     manifest = {
         "format": 1,

@@ -107,14 +107,16 @@ class TrainerPart:
         publishes = bool(batch_id) or version == 3
         # As exact as the real one: equal batches from equal weights give equal bytes, on the machine it is used to.
         digest = hashlib.sha256(" ".join([self.machine, *trainer.batch_ids]).encode()).hexdigest()
+        whole = job.spec["trainer"]["update"] == "full"
+        part = "model" if whole else "adapter"
         if publishes:
-            write_checkpoint(key, job.attempt, version, digest)
+            write_checkpoint(key, job.attempt, version, digest, whole=whole)
             self.checkpoints[key] = list(trainer.batch_ids)
         if self._crashes(trainer):
             return
         body = StepReport(
             version=version, batch_id=batch_id, batch_ids=list(trainer.batch_ids), checkpoint=key if publishes else "",
-            adapter=f"{key}/adapter" if publishes else "", sha256=digest if publishes else "", num_bytes=1000,
+            adapter=f"{key}/{part}" if publishes else "", sha256=digest if publishes else "", num_bytes=1000,
             metrics={"train/reward_mean": 0.5, "train/loss": 0.1, "train/grad_norm": 1.0, "train/cpu_seconds": 2.0}
             | self.metrics,
             started_at=self.now.timestamp() - 2, finished_at=self.now.timestamp(), wait_seconds=0.5, train_seconds=1.5,

@@ -31,7 +31,8 @@ class PolicySerializer(serializers.ModelSerializer[Policy]):
         model = Policy
         fields = [
             "id", "project", "slug", "title", "kind", "base_model", "num_shots", "parent", "adapter",
-            "adapter_sha256", "adapter_bytes", "run_id", "run_version", "train_cpu_seconds", "created_by", "created_at",
+            "adapter_sha256", "adapter_bytes", "whole_weights", "run_id", "run_version", "train_cpu_seconds",
+            "created_by", "created_at",
         ]  # fmt: skip
         read_only_fields = fields
 

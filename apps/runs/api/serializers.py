@@ -55,7 +55,7 @@ class RunSerializer(serializers.ModelSerializer[Run]):
         fields = [
             "id", "project", "number", "name", "suite", "policy", "result", "retry_of", "state", "status_code",
             "status_message", "step", "total_steps", "version", "confirmed_version", "last_good_version",
-            "train_cpu_seconds", "spec_hash",
+            "train_cpu_seconds", "spec_hash", "whole_weights",
             "created_by", "created_at", "started_at", "finished_at",
         ]  # fmt: skip
         read_only_fields = fields
@@ -66,13 +66,27 @@ RUN_COLUMNS = [*RunSerializer.Meta.fields, "project__slug", "suite__slug", "suit
                "policy__base_model__id", "result__slug", "created_by__username"]  # fmt: skip
 
 
+class FleetLeaseSerializer(serializers.Serializer[Any]):
+    """A turn on the engines of full runs."""
+
+    requested_at = serializers.DateTimeField()
+    granted_at = serializers.DateTimeField(allow_null=True, help_text="null: it waits for its turn")
+    released_at = serializers.DateTimeField(allow_null=True, help_text="null: it waits, or holds the engines")
+
+
 class RunDetailSerializer(RunSerializer):
     spec = serializers.JSONField(read_only=True)
     attempts = AttemptSerializer(many=True, read_only=True)
+    fleet_lease = serializers.SerializerMethodField(help_text="of a run that trains every weight; else null")
 
     class Meta(RunSerializer.Meta):
-        fields = [*RunSerializer.Meta.fields, "spec", "attempts"]
+        fields = [*RunSerializer.Meta.fields, "spec", "attempts", "fleet_lease"]
         read_only_fields = fields
+
+    @extend_schema_field(FleetLeaseSerializer(allow_null=True))
+    def get_fleet_lease(self, run: Run) -> Any:
+        lease = run.leases.order_by("-id").first() if run.whole_weights else None
+        return FleetLeaseSerializer(lease).data if lease else None
 
 
 class RunEventSerializer(serializers.ModelSerializer[RunEvent]):
@@ -186,9 +200,9 @@ class GroupSerializer(serializers.ModelSerializer[Group]):
         model = Group
         fields = [
             "id", "project", "run", "number", "task", "task_key", "task_hash", "split", "purpose", "state", "outcome",
-            "outcome_reason", "boundary", "size", "policy_adapter", "policy_version", "num_shots", "sampling",
-            "dispatch", "requeue_of", "straggler", "propensity", "retry_seconds", "cancelled_seconds", "batch", "step",
-            "age", "min_version", "max_version", "reward_mean",
+            "outcome_reason", "boundary", "size", "policy_adapter", "policy_weights", "policy_version", "num_shots",
+            "sampling", "dispatch", "requeue_of", "straggler", "propensity", "retry_seconds", "cancelled_seconds",
+            "batch", "step", "age", "min_version", "max_version", "reward_mean",
             "reward_std", "num_scored", "duration_seconds", "created_at", "dispatched_at", "started_at", "finished_at",
         ]  # fmt: skip
         read_only_fields = fields

@@ -7,7 +7,7 @@ from django.db.models import Count, Max, Q
 from apps.runs.models import BatchState, Group, GroupState, Outcome, Run
 from apps.runs.scheduling import admission, order
 from apps.runs.services.groups import UNFINISHED_STATES, create_group
-from apps.runs.services.installs import adapter_name
+from apps.runs.services.installs import policy_names
 from apps.tasks.models import Task
 from apps.tasks.selectors import ready_tasks
 from gpu_workers.contracts.enums import Purpose, Split
@@ -21,7 +21,7 @@ def admit_groups(run: Run, spec: RunSpec, attempt: int) -> list[Group]:
     if room == 0:
         return []
     last = run.groups.aggregate(last=Max("number"))["last"] or 0
-    adapter = adapter_name(run, run.confirmed_version)
+    names = policy_names(run, run.confirmed_version)
     stale = _requeues(run, spec, room)
     sources: list[tuple[Task, Group | None]] = [(group.task, group) for group in stale]
     sources += [(task, None) for task in _next_tasks(run, spec, room - len(stale))]
@@ -31,7 +31,7 @@ def admit_groups(run: Run, spec: RunSpec, attempt: int) -> list[Group]:
             task=task,
             purpose=Purpose.TRAIN,
             size=spec.rollout.group_size,
-            policy_adapter=adapter,
+            **names,
             policy_version=run.confirmed_version,
             num_shots=spec.rollout.num_shots,
             sampling=_sampling(spec, number),

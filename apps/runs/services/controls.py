@@ -6,7 +6,7 @@ from apps.accounts.models import User
 from apps.accounts.permissions import Permission, require
 from apps.policies.models import Policy
 from apps.runs.models import FINAL_RUN_STATES, Run, RunState
-from apps.runs.services import installs
+from apps.runs.services import installs, leases
 from apps.runs.services.lifecycle import advance_soon, audit, end_run, move_run
 from apps.runs.services.submissions import submit_run
 from ratchet.problems import Problem
@@ -26,6 +26,7 @@ def pause_run(*, run: Run, by: User | None) -> Run:
         run.pause_requested = True
         run.save(update_fields=["pause_requested"])
         move_run(run, RunState.PAUSED, code="paused", message="Paused by request; open groups finish.")
+        leases.withdraw(run)
         audit(run, "pause", by)
     return run
 
@@ -74,6 +75,7 @@ def finish_run(*, run: Run, result: Policy | None, message: str) -> Run:
     run.save(update_fields=["result"])
     move_run(run, RunState.SUCCEEDED, message=message)
     installs.retire_all(run)
+    leases.release_run(run)
     return run
 
 

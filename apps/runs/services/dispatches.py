@@ -27,12 +27,13 @@ def dispatch_pending(run: Run, spec: RunSpec, now: datetime) -> list[Group]:
     free = _share(run, spec, now) - run.groups.filter(state=GroupState.RUNNING).count()
     if free <= 0:
         return []
-    adapter = installs.adapter_name(run, run.confirmed_version)
+    names = installs.policy_names(run, run.confirmed_version)
     sent = list(due(run.groups.all(), now)[:free])
     for group in sent:
         group.run = run
         # Nothing of it is sampled, or what was is given up: it needs no older version than the newest.
-        group.policy_adapter, group.policy_version = adapter, run.confirmed_version
+        group.policy_adapter, group.policy_weights = names["policy_adapter"], names["policy_weights"]
+        group.policy_version = run.confirmed_version
         dispatch_group(group)
     return sent
 
@@ -40,10 +41,10 @@ def dispatch_pending(run: Run, spec: RunSpec, now: datetime) -> list[Group]:
 def _share(run: Run, spec: RunSpec, now: datetime) -> int:
     """Groups that this run may have with the workers at once."""
     least = max(FIRST_GROUPS, 2 * spec.rollout.prompts_per_batch)
-    fleet = Run.objects.filter(policy__base_model=run.policy.base_model_id, state__in=_USERS)
+    fleet = _users_of_its_fleet(run)
     workers = capacity.measure_capacity(_served(fleet, now), least)
     bounds = [workers.num_groups] if workers.saturated else []
-    load = _load(now)
+    load = _load(run, now)
     groups = Group.objects.filter(run__in=fleet)
     if load["at"] is not None:
         sent = groups.filter(dispatched_at__gt=load["at"]).aggregate(n=Sum("size", default=0))["n"]
@@ -58,15 +59,24 @@ def _share(run: Run, spec: RunSpec, now: datetime) -> int:
     return capacity.fair_shares(min(bounds), claims).get(run.pk, 0)
 
 
+def _users_of_its_fleet(run: Run) -> QuerySet[Run]:
+    """Runs that share its engines; one that replaces all weights has them to itself."""
+    if run.whole_weights:
+        return Run.objects.filter(pk=run.pk)
+    return Run.objects.filter(policy__base_model=run.policy.base_model_id, state__in=_USERS, whole_weights=False)
+
+
 def rollouts_supplied(run: Run) -> bool:
     """Whether the fleet has more to do than it can take: groups wait to be sent, or requests in the engines."""
     if run.groups.filter(state=GroupState.PENDING, not_before=None).exists():
         return True
-    return bool(_load(timezone.now())["queued"])
+    return bool(_load(run, timezone.now())["queued"])
 
 
-def _load(now: datetime) -> dict[str, Any]:
-    """Running and queued requests of all engines, and since when that holds; nulls where nobody looked lately."""
+def _load(run: Run, now: datetime) -> dict[str, Any]:
+    """Running and queued requests of the engines that adapters share, and since when; nulls where nobody looked."""
+    if run.whole_weights:
+        return {"running": None, "queued": None, "at": None}
     fresh = FleetLoad.objects.filter(at__gt=now - LOAD_LASTS)
     return fresh.aggregate(running=Sum("running_requests"), queued=Sum("queued_requests"), at=Min("at"))
 

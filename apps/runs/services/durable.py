@@ -14,13 +14,14 @@ _VERSION_FOLDER = re.compile(r"v(\d+)")
 _ATTEMPT_FOLDER = re.compile(r"/a(\d+)/v\d+$")
 _ADAPTER = "adapter"
 _WEIGHTS = f"{_ADAPTER}/adapter_model.safetensors"
+_MODEL = "model"  # instead, where every weight is trained: its own manifest speaks of the weights, stored whole or not
 _STATE = "state/trainer.json"
 _MANIFEST = "manifest.json"  # written last: without it a folder does not count
 
 
 @dataclass(frozen=True)
 class DurableVersion:
-    """A complete checkpoint folder: `adapter` is the key of its PEFT folder."""
+    """A complete checkpoint folder: `adapter` is the key of its PEFT folder, or of its model's."""
 
     attempt: int
     version: int
@@ -94,12 +95,19 @@ def read(key: str) -> DurableVersion | None:
     store = get_store()
     try:
         manifest = msgspec.json.decode(store.get(f"{key}/{_MANIFEST}"))
+        whole = _WEIGHTS not in manifest["files"]
+        if whole:
+            model = msgspec.json.decode(store.get(f"{key}/{_MODEL}/{_MANIFEST}"))
+            sha256, num_bytes = str(model["sha256"]), int(model["num_bytes"])
+        else:
+            sha256 = str(manifest["files"][_WEIGHTS])
+            num_bytes = int(store.fs.size(store.path(f"{key}/{_WEIGHTS}")) or 0)
         return DurableVersion(
             attempt=int(manifest["identity"]["attempt"]),
             version=int(manifest["identity"]["version"]),
-            adapter=f"{key}/{_ADAPTER}",
-            sha256=str(manifest["files"][_WEIGHTS]),
-            num_bytes=int(store.fs.size(store.path(f"{key}/{_WEIGHTS}")) or 0),
+            adapter=f"{key}/{_MODEL if whole else _ADAPTER}",
+            sha256=sha256,
+            num_bytes=num_bytes,
         )
     except (StoreError, FileNotFoundError, msgspec.DecodeError, KeyError):
         return None

@@ -80,7 +80,7 @@ def _apply_failure(group: Group, body: GroupReport) -> str:
         # An engine that restarted has lost its adapters.
         base_model = run.policy.base_model.slug if run else _base_model(group)
         if base_model:
-            installs.ensure_adapters(group, base_model)
+            installs.ensure_policies(group, base_model)
     return ""
 
 

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
+from django.conf import settings
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -23,7 +24,8 @@ UNFINISHED_STATES = (GroupState.PENDING, GroupState.RUNNING)
 EVALUATION_ATTEMPTS = 3  # dispatches of an evaluation group
 DEADLINE_GRACE = timedelta(seconds=10)  # the worker's own time-out reports first
 DISPATCH_FIELDS = [
-    "state", "dispatch", "dispatched_at", "started_at", "not_before", "deadline_at", "policy_adapter", "policy_version",
+    "state", "dispatch", "dispatched_at", "started_at", "not_before", "deadline_at", "policy_adapter", "policy_weights",
+    "policy_version",
 ]  # fmt: skip
 CLOSE_FIELDS = [
     "state", "outcome", "outcome_reason", "finished_at", "boundary", "transcript", "retry_seconds", "cancelled_seconds",
@@ -38,7 +40,8 @@ def create_group(
     task: Task,
     purpose: Purpose | str,
     size: int,
-    policy_adapter: str,
+    policy_adapter: str = "",
+    policy_weights: str = "",
     policy_version: int,
     num_shots: int,
     sampling: Sampling,
@@ -58,6 +61,7 @@ def create_group(
         purpose=str(purpose),
         size=size,
         policy_adapter=policy_adapter,
+        policy_weights=policy_weights,
         policy_version=policy_version,
         num_shots=num_shots,
         sampling=msgspec.to_builtins(sampling),
@@ -81,11 +85,17 @@ def dispatch_group(group: Group) -> None:
         purpose=Purpose(group.purpose),
         task=group.task.bundle,
         group_size=group.size,
-        policy=PolicyRef(adapter=group.policy_adapter, version=group.policy_version, num_shots=group.num_shots),
+        policy=PolicyRef(
+            adapter=group.policy_adapter,
+            weights=group.policy_weights,
+            version=group.policy_version,
+            num_shots=group.num_shots,
+        ),
         sampling=msgspec.convert(group.sampling, Sampling),
         deadline=group.deadline_at.timestamp(),
         run_id=str(group.run_id or ""),
         run_attempt=group.run_attempt,
+        engines=list(settings.ROLLOUT_FULL_ENGINE_URLS) if group.policy_weights else [],
         audit_share=_audit_share(group),
     )
     after_commit(messaging.send_rollout, job)

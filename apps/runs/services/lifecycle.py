@@ -10,7 +10,7 @@ from apps.runs import messaging, states
 from apps.runs.events import ERROR, INFO, WARNING, record_event
 from apps.runs.models import FINAL_RUN_STATES, BatchState, EventLevel, Run, RunState
 from apps.runs.scheduling.halting import Halt
-from apps.runs.services import attempts, groups, installs
+from apps.runs.services import attempts, groups, installs, leases
 from apps.runs.signals import run_changed
 from ratchet.commits import after_commit
 
@@ -49,6 +49,7 @@ def end_run(run: Run, target: RunState, *, code: str = "", message: str = "", by
     groups.cancel_open(run, reason=f"the run was {target}")
     move_run(run, target, code=code, message=message, by=by)
     installs.retire_all(run)
+    leases.release_run(run)
 
 
 def halt_run(run: Run, halt: Halt) -> None:

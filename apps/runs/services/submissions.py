@@ -14,6 +14,7 @@ from apps.policies.models import Policy
 from apps.runs.events import record_event
 from apps.runs.models import Run
 from apps.runs.scheduling.admission import num_admissible
+from apps.runs.services import leases
 from apps.runs.services.lifecycle import advance_soon, audit
 from apps.runs.signals import run_changed
 from apps.tasks.models import SplitName, Suite, SuiteState
@@ -48,6 +49,8 @@ def check_submission(*, project: Project, spec: dict[str, Any], by: User | None)
     found, refusals = _look_up(project, parsed.suite, parsed.policy)
     if policy := found.get("policy"):
         refusals += _context_problems(parsed, policy)
+        refusals += _start_problems(parsed, policy)
+    refusals += _fleet_problems(parsed)
     refusals += _size_problems(parsed)
     if refusals:
         errors = [error for problem in refusals for error in problem.errors]
@@ -92,6 +95,7 @@ def submit_run(*, project: Project, spec: dict[str, Any], by: User | None, retry
         suite=suite,
         policy=policy,
         retry_of=retry_of,
+        whole_weights=parsed.trainer.update is Update.FULL,
         total_steps=0 if parsed.algorithm.kind is Algorithm.SFT else parsed.steps,
         created_by=by,
     )
@@ -115,6 +119,28 @@ def _context_problems(spec: RunSpec, policy: Policy) -> Iterator[Problem]:
             yield _invalid(
                 path, f"is {value}; {policy.base_model} has a context of {limit} tokens for prompt and answer"
             )
+
+
+def _start_problems(spec: RunSpec, policy: Policy) -> Iterator[Problem]:
+    """Refusal of a policy that the kind of update cannot start from."""
+    if spec.trainer.update is Update.LORA and policy.whole_weights:
+        yield _invalid(
+            "policy",
+            f"{policy.slug} keeps whole weights, and adapters are served on the base model {policy.base_model}: set "
+            "trainer.update to full, or start from a policy without them",
+        )
+    supervised = spec.algorithm.kind is Algorithm.SFT
+    if spec.trainer.update is Update.FULL and not supervised and policy.adapter and not policy.whole_weights:
+        yield _invalid(
+            "policy",
+            f"{policy.slug} is an adapter, which the engines of full runs do not add to the base model: start from the "
+            "base model or from whole weights, or set trainer.update to lora",
+        )
+
+
+def _fleet_problems(spec: RunSpec) -> Iterator[Problem]:
+    if spec.trainer.update is Update.FULL and not leases.has_fleet():
+        yield _invalid("trainer.update", f"full: {leases.NO_FLEET}")
 
 
 def _size_problems(spec: RunSpec) -> Iterator[Problem]:
@@ -145,9 +171,6 @@ def _parse(spec: Any) -> RunSpec:
         problem = _invalid(error.path, error.message)
         problem.errors += [{"path": path, "message": message} for path, message in error.others]
         raise problem from error
-    if parsed.trainer.update is Update.FULL:
-        # Trainer and fleet can; but a fleet serves one set of base weights, which evaluations and channels share.
-        raise _invalid("trainer.update", "full: a fleet's base weights are shared with other runs so far, use lora")
     if len(parsed.name) > _MAX_NAME:
         raise _invalid("name", f"has more than {_MAX_NAME} characters")
     return parsed

@@ -271,6 +271,16 @@ class FalsePass(TypedDict):
     audit_reason_code: str
 
 
+class FleetLease(TypedDict):
+    """
+    A turn on the engines of full runs.
+    """
+
+    requested_at: str
+    granted_at: str | None
+    released_at: str | None
+
+
 GapSourceEnum: TypeAlias = Literal["training", "evaluation"]
 
 
@@ -1222,6 +1232,7 @@ class Group(TypedDict):
     boundary: str
     size: int
     policy_adapter: str
+    policy_weights: str
     policy_version: int
     num_shots: int
     sampling: Any
@@ -1262,6 +1273,7 @@ class GroupDetail(TypedDict):
     boundary: str
     size: int
     policy_adapter: str
+    policy_weights: str
     policy_version: int
     num_shots: int
     sampling: Any
@@ -1570,6 +1582,7 @@ class PolicyDetail(TypedDict):
     adapter: str
     adapter_sha256: str
     adapter_bytes: int
+    whole_weights: bool
     run_id: str | None
     run_version: int | None
     train_cpu_seconds: float | None
@@ -1652,6 +1665,7 @@ class Run(TypedDict):
     last_good_version: int | None
     train_cpu_seconds: float
     spec_hash: str
+    whole_weights: bool
     created_by: str | None
     created_at: str
     started_at: str | None
@@ -1677,12 +1691,14 @@ class RunDetail(TypedDict):
     last_good_version: int | None
     train_cpu_seconds: float
     spec_hash: str
+    whole_weights: bool
     created_by: str | None
     created_at: str
     started_at: str | None
     finished_at: str | None
     spec: Any
     attempts: list[Attempt]
+    fleet_lease: FleetLease | None
 
 
 class SplitCounts(TypedDict):
@@ -1731,7 +1747,7 @@ class SuiteImportRequest(TypedDict, closed=True):
 
 class Task(TypedDict):
     """
-    Content fields are null where `content_hidden` is true.
+    Content fields are null where `content_hidden` is true, and what would tell of the content is empty.
     """
 
     id: str
@@ -1924,6 +1940,7 @@ class Policy(TypedDict):
     adapter: str
     adapter_sha256: str
     adapter_bytes: int
+    whole_weights: bool
     run_id: str | None
     run_version: int | None
     train_cpu_seconds: float | None

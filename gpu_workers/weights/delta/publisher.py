@@ -61,16 +61,16 @@ class DeltaPublisher:
         self._previous: _Previous | None = None
         self._since_snapshot = 0
 
-    def seal(self, folder: Path, saved: Saved, uri: str) -> VersionManifest:
+    def seal(self, folder: Path, saved: Saved, uri: str, *, whole: bool = False) -> VersionManifest:
         """Turn a saved model folder into what is to be stored below the key `uri`; its manifest.json is written last.
 
-        Unless this version is a snapshot, files that are as they were go, the weights first of all.
+        Unless this version is a snapshot, as it is with `whole`, files that are as they were go, the weights first.
         """
         kept = self._keep(folder / WEIGHTS)
         weights = open_weights(kept)
         previous = self._previous if self._previous and self._previous.weights.is_file() else None
         delta = self._delta(previous, weights, folder / DELTA) if previous else None
-        snapshot = delta is None or self._since_snapshot + 1 >= self._every or _too_large(delta, weights)
+        snapshot = whole or delta is None or self._since_snapshot + 1 >= self._every or _too_large(delta, weights)
         manifest = self._manifest(folder, saved, weights, delta, snapshot=snapshot)
         if previous is not None and not snapshot:
             manifest = _drop_unchanged(folder, manifest, previous.manifest)

@@ -11,7 +11,7 @@ from ratchet.env import EnvError, load_env
 from ratchet.services import lock
 from ratchet.services.errors import ServiceError
 from ratchet.services.memory import memory_table
-from ratchet.services.processes import PROCESSES
+from ratchet.services.processes import FULL_ENGINE, PROCESSES
 from ratchet.services.sentinel import SERVERS
 from ratchet.services.supervisor import Supervisor
 
@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _up(options: argparse.Namespace) -> int:
-    known = {spec.name for spec in PROCESSES} | SERVERS
+    known = {spec.name for spec in (*PROCESSES, FULL_ENGINE)} | SERVERS
     only, without = _names(options.only), _names(options.without)
     if unknown := (only | without) - known:
         raise ServiceError(f"Unknown process {', '.join(sorted(unknown))}: choose from {', '.join(sorted(known))}.")

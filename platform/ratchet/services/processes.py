@@ -75,6 +75,14 @@ PROCESSES: tuple[ProcessSpec, ...] = (
     ),
 )
 
+# Started on request alone (RATCHET_FULL_ENGINE): it holds a second copy of the model.
+FULL_ENGINE = ProcessSpec(
+    "full-engine",
+    Plane.DATA,
+    "gpu_workers.engines.embedded --host {host} --port {full_engine_port} --model {model}",
+    health="http://127.0.0.1:{full_engine_port}/health",
+)
+
 # What any process of any machine may need: paths, locale, proxies' certificates, accelerators, object-store clients,
 # what its sandboxes may grant, how many sessions its gateway keeps.
 _SYSTEM = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE")
@@ -95,6 +103,7 @@ def _fill(text: str, env: Env, host: str, model: str) -> str:
         host=host,
         port=env.port,
         engine_port=env.engine_port,
+        full_engine_port=env.full_engine_port,
         gateway_port=env.gateway_port,
         rollout_concurrency=env.rollout_concurrency,
         log_level=env.log_level.lower(),
@@ -122,6 +131,8 @@ def data_environment(env: Env) -> dict[str, str]:
         "ROLLOUT_ENGINE_URLS": ",".join(env.engine_urls),
         "ROLLOUT_ROUTER_URL": env.router_url,
         "ROLLOUT_ENGINE_AGENTS": ",".join(env.engine_agents),
+        "ROLLOUT_FULL_ENGINE_URLS": ",".join(env.full_engine_urls),
+        "ROLLOUT_FULL_ENGINE_AGENTS": ",".join(env.full_engine_agents),
         "WEIGHTS_ADDRESS": env.weights_address,
         "WEIGHTS_COLLECTIVE": str(env.weights_collective).lower(),
         "WEIGHT_SNAPSHOT_EVERY": str(env.snapshot_every),
@@ -172,7 +183,7 @@ def environment(spec: ProcessSpec, env: Env) -> dict[str, str]:
     control = control_environment(env)
     variables = control if spec.plane is Plane.CONTROL else data_environment(env)
     if env.metrics_port:
-        place = next(place for place, other in enumerate(PROCESSES) if other.name == spec.name)
+        place = [other.name for other in (*PROCESSES, FULL_ENGINE)].index(spec.name)
         variables |= {exporter.VARIABLE: f"127.0.0.1:{env.metrics_port + place}"}
     return variables | {name: control[name] for name in spec.secrets}
 

@@ -19,6 +19,7 @@ from ratchet.services.child import Child
 from ratchet.services.errors import ServiceError
 from ratchet.services.postgres import EmbeddedPostgres
 from ratchet.services.processes import (
+    FULL_ENGINE,
     PROCESSES,
     Plane,
     ProcessSpec,
@@ -86,6 +87,8 @@ class Supervisor:
         ports = {"web": ("RATCHET_PORT", env.port), "gateway": ("RATCHET_GATEWAY_PORT", env.gateway_port)}
         if env.engine_embedded:
             ports["engine"] = ("RATCHET_ENGINE_PORT", env.engine_port)
+        if env.full_engine_embedded:
+            ports[FULL_ENGINE.name] = ("RATCHET_FULL_ENGINE_PORT", env.full_engine_port)
         return {variable: port for name, (variable, port) in ports.items() if name in self.names}
 
     def _end_leftovers(self) -> None:
@@ -111,6 +114,8 @@ class Supervisor:
         table = [spec for spec in PROCESSES if spec.name in self.names]
         if not self.env.engine_embedded:
             table = [spec for spec in table if spec.name != "engine"]
+        if self.env.full_engine_embedded and FULL_ENGINE.name in self.names:
+            table.append(FULL_ENGINE)
         if table:
             preflight.require_redis(self.env.redis_url)
         if any(spec.plane is Plane.CONTROL for spec in table):
@@ -121,15 +126,15 @@ class Supervisor:
             command = [sys.executable, str(ROOT / "manage.py"), "migrate", "--no-input", "-v", "1"]
             self._run_step("migrate", command, variables=owner, what="the database's tables")
             preflight.require_database(self.env.database_url)
-        # The engine needs its model's files first; everything else starts meanwhile, so that people can watch.
-        engine = [spec for spec in table if spec.name == "engine"]
-        others = [spec for spec in table if spec.name != "engine"]
+        # Engines need their model's files first; everything else starts meanwhile, so that people can watch.
+        engines = [spec for spec in table if spec.name in ("engine", FULL_ENGINE.name)]
+        others = [spec for spec in table if spec not in engines]
         for spec in others:
             self._start_process(spec, model="")
         if "web" in self.names:
             self._wait_ready(next(spec for spec in others if spec.name == "web"))
             self.say(f"Pages: {self.env.public_url}")
-        for spec in engine:
+        for spec in engines:
             self._start_process(spec, model=self._prepare_model())
         for spec in table:
             if spec.health:

@@ -20,6 +20,7 @@ PUBLIC_URL = ENV.public_url
 OBJECT_STORE_URL = ENV.object_store_url
 REDIS_URL = ENV.redis_url
 ROLLOUT_ENGINE_URLS = list(ENV.engine_urls)
+ROLLOUT_FULL_ENGINE_URLS = list(ENV.full_engine_urls)
 RATCHET_GATEWAY_URL = ENV.gateway_url
 RATCHET_WORKER_SECRET = ENV.worker_secret
 RETENTION_DELETE = ENV.retention_delete  # False: sweeps report, and delete nothing

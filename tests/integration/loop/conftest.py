@@ -12,8 +12,9 @@ from tests.integration.services.machine import Machine, free_port
 @pytest.fixture(scope="package")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     root: Path = tmp_path_factory.mktemp("loop")
-    ports = {name: str(free_port()) for name in ("RATCHET_PORT", "RATCHET_ENGINE_PORT", "RATCHET_GATEWAY_PORT")}
-    machine = Machine(root, variables={"RATCHET_ENGINE_MODEL": "tiny", **ports})
+    names = ("RATCHET_PORT", "RATCHET_ENGINE_PORT", "RATCHET_FULL_ENGINE_PORT", "RATCHET_GATEWAY_PORT")
+    ports = {name: str(free_port()) for name in names}
+    machine = Machine(root, variables={"RATCHET_ENGINE_MODEL": "tiny", "RATCHET_FULL_ENGINE": "1", **ports})
     machine.up()
     yield machine
     machine.close()

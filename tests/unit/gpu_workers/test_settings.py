@@ -75,6 +75,15 @@ def test_missing_engines_are_named_when_they_are_needed(tmp_path: Path) -> None:
         load_settings({"RATCHET_HOME": str(tmp_path)}).require_engines()
 
 
+def test_agents_are_found_by_the_engine_of_either_fleet(tmp_path: Path) -> None:
+    shared = {"ROLLOUT_ENGINE_URLS": "http://a:1", "ROLLOUT_ENGINE_AGENTS": "http://a:2"}
+    full = {"ROLLOUT_FULL_ENGINE_URLS": "http://b:1", "ROLLOUT_FULL_ENGINE_AGENTS": "http://b:2"}
+    worker = load_settings({"RATCHET_HOME": str(tmp_path), **shared, **full})
+    assert worker.agents == {"http://a:1": "http://a:2", "http://b:1": "http://b:2"}
+    with pytest.raises(SettingsError, match=r"^ROLLOUT_FULL_ENGINE_AGENTS: names 1 agents for 0 engines"):
+        load_settings({"RATCHET_HOME": str(tmp_path), "ROLLOUT_FULL_ENGINE_AGENTS": "http://b:2"})
+
+
 def test_what_sandboxes_may_grant(tmp_path: Path) -> None:
     (tmp_path / "sets").mkdir()
     worker = load_settings(

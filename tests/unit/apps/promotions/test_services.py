@@ -6,7 +6,7 @@ from apps.audit.models import AuditEvent
 from apps.evaluations.models import HeldoutLook
 from apps.evaluations.services import cancel_evaluation
 from apps.policies.models import Channel, MoveKind
-from apps.policies.services import move_channel
+from apps.policies.services import move_channel, set_channel
 from apps.promotions import receivers
 from apps.promotions.models import Gate, GateState, GateVerdict
 from apps.promotions.selectors import allowed, decisions_waiting, find_gate, gate_page
@@ -232,3 +232,29 @@ def test_a_channel_without_a_policy_needs_no_gate(world, project, engineer):
     wrong = {"project": project, "channel": empty, "candidate": make_policy(project, "x"), "by": engineer}
     problem = refusal(open_gate, gate_policy=world.gate_policy, suite=world.suite, **wrong)
     assert "serves nothing yet" in problem.detail
+
+
+def test_a_candidate_with_whole_weights_is_judged_but_no_channel_takes_it(world, approver, settings):
+    settings.ROLLOUT_FULL_ENGINE_URLS = ["http://full"]
+    world.candidate = make_policy(world.project, "heavy", by=world.engineer, whole_weights=True)
+    gate = world.finish(world.open(candidate=world.candidate))
+    assert gate.verdict == GateVerdict.PASS, gate.headline
+    words = allowed(approver, gate)
+    assert (words.approve, words.reject, words.override) == (False, True, False)
+    assert "policies/heavy" in words.why_not and "train an adapter" in words.why_not
+    problem = refusal(approve, gate, approver)
+    assert (problem.status, problem.code) == (409, "whole_weights")
+    assert "The verdict stands: reject the candidate" in problem.detail
+    world.channel.refresh_from_db()
+    assert world.channel.policy == world.incumbent
+    decision = approve(gate, approver, kind="reject", reason="It is served elsewhere.")
+    assert decision.effective_at is not None
+
+
+def test_a_channel_is_never_set_up_with_or_moved_to_whole_weights(world, owner):
+    heavy = make_policy(world.project, "heavy", whole_weights=True)
+    for problem in (
+        refusal(set_channel, project=world.project, name="other", policy=heavy, by=owner),
+        refusal(move_channel, channel=world.channel, to_policy=heavy, kind=MoveKind.PROMOTION, by=owner, reason="now"),
+    ):
+        assert problem.status == 409 and "a Hugging Face model" in problem.detail

@@ -31,7 +31,8 @@ def _post(client, body: str):
         ({"rollout": {"group_timeout_seconds": -1}}, "rollout.group_timeout_seconds", "> 0"),
         ({"rollout": {"top_p": 0.9}}, "rollout.top_p", "must be 1 while training"),
         ({"algorithm": {"correction": "none"}}, "algorithm.correction", "use tis or icepop"),
-        ({"trainer": {"update": "full"}}, "trainer.update", "base weights are shared with other runs so far, use lora"),
+        ({"trainer": {"update": "full"}}, "trainer.update", "name them in ROLLOUT_FULL_ENGINE_URLS"),
+        ({"trainer": {"transfer": "delta"}}, "trainer.transfer", "which replaces all weights"),
     ],
 )
 def test_a_spec_beyond_its_bounds_is_refused_with_the_path(client_of, engineer, project, changes, path, words):
@@ -61,7 +62,7 @@ def test_a_body_that_cannot_be_stored_is_a_problem(client_of, engineer, body):
         ("/api/v1/runs", 404, "no_such_endpoint"),
         ("/api/v1/runs/1/", 404, "no_such_endpoint"),
         ("/api/v1/runs/?state=%00", 400, "malformed_address"),
-        ("/api/v1/runs/?cursor=cD0wMDAw", 404, "not_found"),
+        ("/api/v1/runs/?cursor=cD0wMDAw", 400, "invalid"),
     ],
 )
 def test_an_address_that_is_none_is_a_problem(client_of, engineer, address, status, code):

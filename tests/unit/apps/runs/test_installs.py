@@ -3,7 +3,7 @@
 import pytest
 
 from apps.runs.models import Run
-from apps.runs.services.installs import _transfer_of
+from apps.runs.services.installs import transfer_of
 from gpu_workers.contracts.transfers import Transfer
 
 
@@ -19,8 +19,5 @@ from gpu_workers.contracts.transfers import Transfer
 )
 def test_by_what_is_trained_and_what_its_spec_says(trainer: dict[str, str], transfer: Transfer) -> None:
     """Specs that were stored before there was a choice have none."""
-    assert _transfer_of(Run(spec={"trainer": trainer})) is transfer
-
-
-def test_adapters_that_no_run_asks_for_are_adapters() -> None:
-    assert _transfer_of(None) is Transfer.ADAPTER
+    run = Run(spec={"trainer": trainer}, whole_weights=trainer.get("update") == "full")
+    assert transfer_of(run) is transfer

@@ -77,3 +77,17 @@ def test_groups_without_spread_are_dropped_only_where_siblings_are_compared():
     assert not drops_zero_variance(parse_run_spec(PLAIN | {"rollout": {"dynamic_sampling": False}}))
     assert not drops_zero_variance(parse_run_spec(PLAIN | {"algorithm": {"kind": "ppo"}}))
     assert not drops_zero_variance(parse_run_spec(PLAIN | {"algorithm": {"advantage": "reinforce_pp"}}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"trainer": {"transfer": "full"}}, "trainer.transfer"),
+        ({"trainer": {"update": "full", "transfer": "adapter"}}, "trainer.transfer"),
+        ({"trainer": {"update": "full"}, "evaluation": {"dev_every": 1}}, "evaluation.dev_every"),
+    ],
+)
+def test_what_an_update_cannot_be_combined_with_is_refused(changes: dict, path: str):
+    with pytest.raises(SpecError) as refused:
+        parse_run_spec(PLAIN | changes)
+    assert refused.value.path == path

@@ -8,13 +8,15 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from gpu_workers.contracts.runspec import LoraSpec
-from gpu_workers.models.folder import read_description
+from gpu_workers.contracts.store import ObjectStore
+from gpu_workers.models.folder import file_sha256, read_description
 from gpu_workers.trainer import export
 from gpu_workers.trainer.backend import BaseModel, PolicyTrainer
 from gpu_workers.trainer.export import save_adapter, write_model
 from gpu_workers.trainer.llama import PackedLlama, TrainedParts
 from gpu_workers.trainer.model import ModelLoadError, adapter_parameters, base_weights, load_adapter, load_model
 from gpu_workers.trainer.packing import pack
+from gpu_workers.trainer.publishing import CheckpointPublisher
 from gpu_workers.trainer.world import ALONE
 from tests.unit.gpu_workers.trainer.synthetic import make_groups, make_spec
 from tests.unit.gpu_workers.trainer.test_model import TEMPERATURE, separate_logprobs, sequences
@@ -108,6 +110,35 @@ def test_a_checkpoint_holds_a_model_folder_and_resumes_exactly(base: BaseModel, 
         trainer.step("b1", make_groups(1))
     for name, value in straight.policy.parameters.items():
         assert torch.equal(value, resumed.policy.parameters[name]), name
+
+
+def test_a_run_may_start_from_whole_weights_and_from_nothing_else_than_these_bytes(base: BaseModel, tmp_path: Path):
+    spec = make_spec(trainer={"update": "full"}, optimiser={"learning_rate": 1e-3, "warmup_steps": 0})
+    parent = PolicyTrainer(spec, base)
+    parent.step("b0", make_groups(0))
+    digest = write_model(parent.policy.model, tmp_path / "model", base_folder=base.folder, world=ALONE)
+    child = PolicyTrainer(spec, base)
+    child.start_from(tmp_path / "model", digest)
+    for name, value in parent.policy.parameters.items():
+        assert torch.equal(value, child.policy.parameters[name]), name
+    with pytest.raises(ModelLoadError, match="is damaged"):
+        child.start_from(tmp_path / "model", "0" * 64)
+    with pytest.raises(ModelLoadError, match=r"set trainer\.update to full"):
+        PolicyTrainer(make_spec(), base).start_from(tmp_path / "model", digest)
+
+
+def test_the_last_version_is_stored_whole_whatever_lies_before_it(base: BaseModel, tmp_path: Path):
+    store = ObjectStore(f"file://{tmp_path / 'objects'}")
+    spec = make_spec(trainer={"update": "full"}, optimiser={"learning_rate": 1e-6, "warmup_steps": 0})
+    trainer = PolicyTrainer(spec, base, run_id="x", attempt=1)
+    publisher = CheckpointPublisher(store, "x", 1, snapshot_every=100)
+    whole = []
+    for index in range(4):
+        trainer.step(f"b{index}", make_groups(index))
+        published = publisher.publish(trainer, last=index == 3)
+        whole.append(store.exists(f"{published.adapter}/model.safetensors"))
+    assert whole[0] and whole[3]
+    assert file_sha256(Path(store.path(f"{published.adapter}/model.safetensors"))) == published.sha256
 
 
 @pytest.fixture

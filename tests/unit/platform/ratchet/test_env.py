@@ -137,6 +137,37 @@ def test_sign_in_by_a_provider_needs_all_of_its_variables(tmp_path: Path) -> Non
     assert (env.oidc_server_url, env.webhook_networks) == ("https://id.example.org", ("10.0.0.0/8",))
 
 
+def test_engines_of_full_runs_are_off_unless_named_or_asked_for(tmp_path: Path) -> None:
+    assert load(tmp_path).full_engine_urls == ()
+    assert not load(tmp_path, RATCHET_FULL_ENGINE_PORT="9").full_engine_embedded
+    asked = load(tmp_path, RATCHET_FULL_ENGINE="1", RATCHET_FULL_ENGINE_PORT="8012")
+    assert asked.full_engine_embedded and asked.full_engine_urls == ("http://127.0.0.1:8012",)
+    named = load(tmp_path, RATCHET_FULL_ENGINE="1", ROLLOUT_FULL_ENGINE_URLS="http://a:1")
+    assert not named.full_engine_embedded and named.full_engine_urls == ("http://a:1",)
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"ROLLOUT_FULL_ENGINE_URLS": "http://a:1", "ROLLOUT_ENGINE_URLS": "http://a:1,http://b:1"}, "of its own"),
+        ({"RATCHET_FULL_ENGINE": "1", "RATCHET_FULL_ENGINE_PORT": "8010"}, "RATCHET_FULL_ENGINE_PORT"),
+        (
+            {
+                "ROLLOUT_FULL_ENGINE_URLS": "http://a:1",
+                "ROLLOUT_FULL_ENGINE_AGENTS": "http://a:2,http://a:3",
+                "ROLLOUT_AGENT_SECRET": "s" * 32,
+            },
+            "ROLLOUT_FULL_ENGINE_AGENTS names 2 agents for 1 engines",
+        ),
+    ],
+)
+def test_engines_of_full_runs_that_cannot_be_used_are_refused(
+    tmp_path: Path, variables: dict[str, str], words: str
+) -> None:
+    (found,) = problems(tmp_path, **variables)
+    assert words in found
+
+
 def test_engines_agents_are_as_many_and_know_the_secret(tmp_path: Path) -> None:
     agents = {"ROLLOUT_ENGINE_URLS": "http://a:1,http://b:1", "ROLLOUT_ENGINE_AGENTS": "http://a:9"}
     found = problems(tmp_path, **agents)
