@@ -6,16 +6,36 @@ from gpu_workers.contracts.seams import FinishedEpisode, SandboxBackend, Verifie
 from gpu_workers.contracts.tasks import TaskBundle
 from gpu_workers.tools.declared import ToolError
 from gpu_workers.tools.gate import check_tools
+from gpu_workers.verifiers.detectors.runtime import SEEN
 from gpu_workers.verifiers.judge import JudgeEndpoint
 from gpu_workers.verifiers.reference import answer_episode, reference_episode
 from gpu_workers.verifiers.registry import audit_verifier, get_verifier
 from gpu_workers.verifiers.results import TaskError
-from gpu_workers.verifiers.shortcuts import EARNS_NOTHING, stub_episodes
+from gpu_workers.verifiers.shortcuts import (
+    CONSTANT_STUBS,
+    EARNS_NOTHING,
+    IN_CHECK,
+    ONE_FIELD,
+    ORDER_STUBS,
+    gives_parts,
+    structure_episodes,
+    stub_episodes,
+)
 
 RUNS_CODE = frozenset({VerifierKind.TESTS, VerifierKind.PROGRAM, VerifierKind.SCRIPT, VerifierKind.COMPOSITE})
 BELIEVES_EXITS = (
     ": the check believes an exit code of a process that runs the candidate's code. Start Python by its name (python3"
     " check.py, not /usr/bin/python3), or let the check write down itself what it found, or use the kind tests"
+)
+
+EXECUTES = (
+    "the program executes or imports the candidate's code in its own process, where that code can read the expected"
+    " answer and please every comparison. Call it by open_candidate(files).module(name) or run_python of"
+    " ratchet_verifier, or use the kind tests: there it runs in a process apart"
+)
+TAKES_ORDERS = (
+    ": a loop of the check takes the exception for its own end. Call the candidate's code in a process apart (kind"
+    " tests, open_candidate), or collect its results before they are compared"
 )
 
 
@@ -31,8 +51,9 @@ async def check_task(
     """Judge a task's own reference `repeats` times, the empty answer and every known-bad answer `bad_repeats` times.
 
     `bad_repeats` 0: as often as the reference; a contract may ask for more of both. `ok` False names the first thing
-    that is wrong. An audit verifier must pass the reference too. Code that answers None, nan or infinity, raises
-    ValueError whatever it is asked, or exits with 0 must fail, and but for nan and infinity without credit. Raises
+    that is wrong. An audit verifier must pass the reference too. Code that answers a constant or its argument, raises
+    the same whatever it is asked, or exits with 0 must fail, and but for nan and infinity without credit; so must what
+    is left of a JSON answer without its content. A program that executes the candidate's code itself is refused. Raises
     WorkerError(INFRASTRUCTURE) when this host has no sandbox.
     """
     name = task_id or task.key
@@ -70,15 +91,37 @@ async def _try_stubs(verifier: Verifier, task: TaskBundle, reference: FinishedEp
     if task.verifier.kind not in RUNS_CODE or task.hosted is not None:
         return ""
     for what, episode in stub_episodes(task, reference).items():
-        result = await verifier.verify(task, episode)
-        if result.reason_code == ReasonCode.SANDBOX_UNAVAILABLE:
-            raise WorkerError(Boundary.INFRASTRUCTURE, result.message)
+        result = await _verdict(verifier, task, episode)
+        if IN_CHECK in result.evidence.get(SEEN, {}):
+            return EXECUTES
         if result.verdict == Verdict.PASS:
-            return f"{what} should fail, but it passes{BELIEVES_EXITS if 'with 0' in what else ''}"
-        if result.score and what in EARNS_NOTHING:
+            why = BELIEVES_EXITS if "with 0" in what else TAKES_ORDERS if what in ORDER_STUBS else ""
+            return f"{what} should fail, but it passes{why}"
+        if result.score and what in EARNS_NOTHING and (what not in CONSTANT_STUBS or gives_parts(task.verifier)):
             named = [part.name for part in result.components if part.verdict == Verdict.PASS][:5]
             return f"{what} earns {result.score:g}; doing nothing must earn 0 (parts that ask nothing: {named})"
+    return await _try_structures(verifier, task, reference)
+
+
+async def _try_structures(verifier: Verifier, task: TaskBundle, reference: FinishedEpisode) -> str:
+    """What is wrong with the verdicts of answers that lack what the reference's structure holds."""
+    alone: list[str] = []
+    for what, episode in structure_episodes(reference).items():
+        result = await _verdict(verifier, task, episode)
+        if what.startswith(ONE_FIELD):
+            alone += [what] if result.verdict == Verdict.PASS else []
+            if len(alone) > 1:
+                return f"{what} passes, and so does {alone[0]}: an answer that lacks the other fields must fail"
+        elif result.verdict == Verdict.PASS or result.score:
+            return f"{what} earns {result.score:g}; an answer that says nothing must earn 0"
     return ""
+
+
+async def _verdict(verifier: Verifier, task: TaskBundle, episode: FinishedEpisode) -> VerifierResult:
+    result = await verifier.verify(task, episode)
+    if result.reason_code == ReasonCode.SANDBOX_UNAVAILABLE:
+        raise WorkerError(Boundary.INFRASTRUCTURE, result.message)
+    return result
 
 
 async def _try(

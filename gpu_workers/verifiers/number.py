@@ -12,12 +12,21 @@ from gpu_workers.contracts.enums import ReasonCode, Verdict
 from gpu_workers.contracts.seams import FinishedEpisode, VerifierResult
 from gpu_workers.contracts.tasks import TaskBundle, VerifierSpec
 from gpu_workers.verifiers.alternatives import Value, alternatives
+from gpu_workers.verifiers.claims import claims, contradicting, final
 from gpu_workers.verifiers.extraction import compile_pattern, extract, several_matches
+from gpu_workers.verifiers.hedges import hedged
 from gpu_workers.verifiers.results import TaskError, VerifierConfig, failed, passed, read_config
 
 MAX_DIGITS = 60
 # Thousands separated by commas only in groups of three; not a part of a word or of a version like 1.2.3.
 NUMBER = re.compile(r"(?<![\w.])[-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?![\w]|\.\d)")
+
+
+REFUSES = re.compile(
+    r"\b(?:(?:can(?:no|')?t|can not|won't|will not|unable to|not able to|must decline to) (?:\w+ ){0,2}?"
+    r"(?:help(?! but)|assist|answer|solve|comply|provide|do (?:that|this)|respond|fulfil\w*)"
+    r"|i (?:refuse|decline)\b)", re.I,
+)  # fmt: skip
 
 
 class NumberConfig(VerifierConfig, frozen=True, kw_only=True):
@@ -30,7 +39,9 @@ class NumberConfig(VerifierConfig, frozen=True, kw_only=True):
 class NumberVerifier:
     """The last number of the answer within `tolerance` (absolute, default 0) of `expected` or one of several.
 
-    An answer that ends in several numbers without a choice among them ("28 or 29") has the wrong form.
+    Where the answer claims one ("the answer is 24", a box), that one counts, whatever its explanation names after it.
+    An answer that leaves the choice among several numbers ("28 or 29", one by case, several claims or corrections) has
+    the wrong form; a refusal is no answer.
 
     Config `results_credit` below 1, with `expected` as {"answer": …, "results": [texts]}: a wrong answer earns that
     much times the share of the results that tools gave on the way. It never turns a fail into a pass. With
@@ -90,10 +101,20 @@ class NumberVerifier:
         if found is None or not values:
             missing = "the required pattern" if found is None else "a number"
             return failed(ReasonCode.FORMAT_INVALID, f"the answer does not contain {missing}")
-        text, got = values[-1].text, values[-1].number
+        made = claims(found, values)
+        chosen = final(found, made) or values[-1]
+        if self.pattern is None and REFUSES.search(episode.answer) and not made:
+            return failed(ReasonCode.NO_OUTPUT, "the answer is a refusal; the number in it is claimed to be nothing")
+        text, got = chosen.text, chosen.number
         if got is None:
             return failed(ReasonCode.FORMAT_INVALID, f"a number of more than {MAX_DIGITS} digits")
-        offered = alternatives(found, values) or several_matches(episode.answer, self.pattern)
+        rest = [value for value in values if value.start <= chosen.start]
+        offered = (
+            [value.text for value in contradicting(found, made)]
+            or hedged(found, values, made)
+            or (alternatives(found, values) if chosen == values[-1] else alternatives(found[: chosen.end], rest))
+            or several_matches(episode.answer, self.pattern)
+        )
         if offered:
             return failed(ReasonCode.FORMAT_INVALID, f"the answer leaves the choice among {', '.join(offered[:10])}")
         if any(abs(got - wanted) <= self.tolerance for wanted in self.expected):

@@ -26,7 +26,19 @@ from gpu_workers.verifiers.results import (
 from gpu_workers.verifiers.sandboxed import MAX_EPISODE_BYTES, SandboxRun, bundle, no_result, run_sandboxed, too_large
 
 SOURCE = bundle(
-    "program", "values", "audit", "pipes", "sdk", "server", "trust", "clock", "handles", "process", "remote"
+    "program",
+    "values",
+    "audit",
+    "pipes",
+    "sdk",
+    "server",
+    "trust",
+    "clock",
+    "handles",
+    "process",
+    "copies",
+    "remote",
+    "guest",
 )
 MAX_MESSAGE = 1000
 MAX_EVIDENCE = 4000

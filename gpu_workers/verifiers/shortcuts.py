@@ -12,69 +12,63 @@ from gpu_workers.contracts.enums import VerifierKind
 from gpu_workers.contracts.seams import FinishedEpisode
 from gpu_workers.contracts.tasks import TaskBundle, ToolSpec, VerifierSpec
 
-# A module whose every function answers the same, whatever it is asked; as a script it prints that.
+# A module whose every function does the same, whatever it is asked; as a script it does that and prints what it gives.
 _STUB = """
+def _same(*args, **kwargs):
+    {body}
+
 def __getattr__(name):
     if name.startswith("__"):
         raise AttributeError(name)
-    return lambda *args, **kwargs: {value}
+    return _same
 
 if __name__ == "__main__":
-    print({value})
+    print(*(value for value in [_same()] if {printed}))
 """
+_FIRST = "args[0] if args else next(iter(kwargs.values()), None)"
 STUBS = {"None": "None", "nan": 'float("nan")', "inf": 'float("inf")'}
-_RAISING = """
-def _refuse(*args, **kwargs):
-    raise ValueError("invalid")
+CONSTANTS = {
+    "{}": "dict()", "[]": "[]", "()": "()", "an empty text": '""', "0": "0", "False": "False", "True": "True",
+    "its first argument": _FIRST, "an empty object": 'type("Empty", (), dict())()',
+}  # fmt: skip
+# Exceptions that loops and runners of tests take for an order of their own.
+ORDERS = ("StopIteration", "StopAsyncIteration", "GeneratorExit")
 
-def __getattr__(name):
-    if name.startswith("__"):
-        raise AttributeError(name)
-    return _refuse
 
-if __name__ == "__main__":
-    _refuse()
-"""
+def _stub(body: str, *, printed: bool = True) -> tuple[str, str]:
+    """A module, and how it defines one function."""
+    return _STUB.format(body=body, printed=printed), f"def {{name}}(*args, **kwargs):\n    {body}\n"
+
+
 # What is tried: its name -> (a module, how it defines a function). A check that believes an exit code passes the exits.
-CODE_STUBS = {
-    f"code that answers {name} whatever it is asked": (
-        _STUB.format(value=value),
-        f"def {{name}}(*args, **kwargs):\n    return {value}\n",
-    )
-    for name, value in STUBS.items()
-} | {
-    "code that raises ValueError whatever it is asked": (
-        _RAISING, 'def {name}(*args, **kwargs):\n    raise ValueError("invalid")\n',
-    ),
+CODE_STUBS = {f"code that answers {name} whatever it is asked": _stub(f"return {value}")
+              for name, value in STUBS.items()} | {
+    "code that raises ValueError whatever it is asked": _stub('raise ValueError("invalid")'),
     "code that exits with 0 when it is imported": ("import sys\n\nsys.exit(0)\n", ""),
     "code that ends its process with 0 when it is imported": ("import os\n\nos._exit(0)\n", ""),
 }  # fmt: skip
+CONSTANT_STUBS = {f"code that answers {name} whatever it is asked": _stub(f"return {value}", printed=value != _FIRST)
+                  for name, value in CONSTANTS.items()}  # fmt: skip
+ORDER_STUBS = {f"code that raises {name} whatever it is asked": _stub(f"raise {name}") for name in ORDERS}
 # A script's own pytest or unittest believes a test that skips itself.
-_SKIPPING = _RAISING.replace('ValueError("invalid")', '_unittest.SkipTest("later")').replace(
-    "def", "import unittest as _unittest\n\ndef", 1
-)
 SCRIPT_STUBS = {
-    "code that skips the test whatever it is asked": (
-        _SKIPPING, 'def {name}(*args, **kwargs):\n    import unittest\n    raise unittest.SkipTest("later")\n',
-    ),
+    "code that skips the test whatever it is asked": _stub('raise __import__("unittest").SkipTest("later")'),
     "code that skips the test when it is imported": ('import unittest\n\nraise unittest.SkipTest("later")\n', ""),
-}  # fmt: skip
-# Tried only where a fail may earn a part: what a function returns that does nothing.
-_FIRST = "args[0] if args else next(iter(kwargs.values()), None)"
-PARTIAL_STUBS = {
-    f"code that answers {name} whatever it is asked": (
-        _STUB.replace("print({value})", "print()" if value == _FIRST else "print({value})").format(value=value),
-        f"def {{name}}(*args, **kwargs):\n    return {value}\n",
-    )
-    for name, value in {
-        "{}": "dict()", "[]": "[]", "an empty text": '""', "0": "0", "False": "False", "True": "True",
-        "its first argument": _FIRST,
-    }.items()
-}  # fmt: skip
+}
 EARNS_NOTHING = frozenset(
-    name for name in CODE_STUBS | SCRIPT_STUBS | PARTIAL_STUBS if "nan" not in name and "inf" not in name
+    name for name in CODE_STUBS | SCRIPT_STUBS | CONSTANT_STUBS | ORDER_STUBS if "nan" not in name and "inf" not in name
 )
+# Says so where a program executes it in its own process: of a candidate's process this module is no part.
+IN_CHECK = "in_check"  # kind of deed, as evidence names it
+PROBE = "code that tells when the check executes it in its own process"
+_TELL = (
+    '[m.tell() for m in [[c for c in ().__class__.__base__.__subclasses__() if c.__name__ == "_wrap_close"][0]'
+    '.__init__.__globals__["sys"].modules.get("gpu_workers.verifiers.inside.program")] if m]'
+)  # also where no built-in name is left to it
+PROBE_STUBS = {PROBE: (_TELL + "\n" + _stub(_TELL)[0], _stub(_TELL)[1])}
 _FENCED = re.compile(r"```[A-Za-z0-9_+-]*[ \t]*\n(.*?)```", re.DOTALL)
+MAX_FIELDS = 12
+ONE_FIELD = "the answer with one field of the reference's: "
 REFUSAL = "I'm sorry, but I can't help with that."
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
@@ -107,14 +101,53 @@ def stub_episodes(task: TaskBundle, reference: FinishedEpisode) -> dict[str, Fin
     blocks = _FENCED.findall(reference.answer)
     functions = _functions(blocks[-1] if blocks else reference.answer)
     episodes = {}
-    stubs = CODE_STUBS | (SCRIPT_STUBS if task.verifier.kind is VerifierKind.SCRIPT else {})
-    stubs |= PARTIAL_STUBS if gives_parts(task.verifier) else {}
+    stubs = CODE_STUBS | CONSTANT_STUBS
+    stubs |= SCRIPT_STUBS if task.verifier.kind is VerifierKind.SCRIPT else {}
+    stubs |= PROBE_STUBS if has_program(task.verifier) else {}
+    stubs |= ORDER_STUBS if not _is_apart(task.verifier) else dict(list(ORDER_STUBS.items())[:1])
     for name, (code, function) in stubs.items() if own or functions else ():
         named = "".join("\n" + function.format(name=name) for name in functions) if function else ""
-        answer = f"```python{named}\n{code}```" if functions else reference.answer
+        answer = reference.answer
+        if functions:  # in the form that the reference has
+            answer = f"```python{named}\n{code}```" if blocks else f"{named}\n{code}".lstrip()
         files = reference.files | dict.fromkeys(own, code.encode())
         episodes[name] = replace(reference, answer=answer, files=files)
+    if not episodes and has_program(task.verifier):
+        episodes[PROBE] = replace(reference, answer=_TELL)
     return episodes
+
+
+def structure_episodes(reference: FinishedEpisode) -> dict[str, FinishedEpisode]:
+    """By what they hand in: the reference's episode with less of its JSON answer. None where it is no JSON structure.
+
+    Those named in `ONE_FIELD` may pass where one field is all that counts, but not with one field and with another.
+    """
+    blocks = _FENCED.findall(reference.answer)
+    text = (blocks[-1] if blocks else reference.answer).strip()
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(whole, dict | list) or not whole:
+        return {}
+    empty: tuple[Any, ...] = ({}, [], {"": None}, None, "")
+    less: dict[str, Any] = {f"the answer {json.dumps(value)}": value for value in empty}
+    if isinstance(whole, dict) and len(whole) > 1:
+        less |= {ONE_FIELD + repr(key): {key: value} for key, value in list(whole.items())[:MAX_FIELDS]}
+    return {
+        name: replace(reference, answer=reference.answer.replace(text, json.dumps(value)))
+        for name, value in less.items() if value != whole
+    }  # fmt: skip
+
+
+def has_program(spec: VerifierSpec) -> bool:
+    """Whether a program of the task's author judges, or a part of it."""
+    return spec.kind is VerifierKind.PROGRAM or any(has_program(part.verifier) for part in spec.parts)
+
+
+def _is_apart(spec: VerifierSpec) -> bool:
+    """Whether the candidate's code runs behind the proxy, where no order crosses: one is tried to see that it is so."""
+    return spec.kind is VerifierKind.TESTS and spec.config.get("isolation") != "shared"
 
 
 def gives_parts(spec: VerifierSpec) -> bool:

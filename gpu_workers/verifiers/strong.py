@@ -14,8 +14,9 @@ from gpu_workers.verifiers.results import NoResult, TaskError
 from gpu_workers.verifiers.sandboxed import bundle, no_result, run_sandboxed
 
 SOURCE = bundle(
-    "strong", "values", "audit", "pipes", "sdk", "server", "trust", "clock", "handles", "process", "remote", "inputs"
-)
+    "strong", "values", "audit", "pipes", "sdk", "server", "trust", "clock", "handles", "process",
+    "copies", "remote", "inputs",
+)  # fmt: skip
 SECONDS = 30.0  # of one sandbox: more than a task gives its verifier
 SHARE = 0.8  # of it for the calls
 REFERENCE_CALL_SECONDS = 0.2  # three times as much in a second try; an input that takes longer is not used

@@ -21,7 +21,7 @@ from gpu_workers.verifiers.results import TaskError, VerifierConfig, failed, pas
 from gpu_workers.verifiers.sandboxed import MAX_EPISODE_BYTES, SandboxRun, bundle, no_result, run_sandboxed, too_large
 
 SOURCE = bundle(
-    "suite", "values", "audit", "pipes", "sdk", "server", "trust", "clock", "handles", "process", "remote",
+    "suite", "values", "audit", "pipes", "sdk", "server", "trust", "clock", "handles", "process", "copies", "remote",
     "pytest_shim", "fixtures",
 )  # fmt: skip
 SUITE_SHARE = 0.8  # of the verifier's time, so that it can still say which test hung

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.hacks.beside import BESIDE, BESIDE_CONTROLS
+from tests.hacks.claimed import CLAIMED, CLAIMED_TWINS
 from tests.hacks.controls import CONTROLS
 from tests.hacks.later import LATER
 from tests.hacks.patterns import PATTERNS
@@ -19,8 +20,8 @@ from tests.hacks.world import Play, World, problem
 
 AT_ONCE = 2
 ALL = (
-    *PATTERNS, *VARIANTS, *LATER, *REPORTED, *SCRIPTED, *WATCHED, *BESIDE,
-    *CONTROLS, *TWINS, *SCRIPTED_CONTROLS, *WATCHED_TWINS, *BESIDE_CONTROLS,
+    *PATTERNS, *VARIANTS, *LATER, *REPORTED, *SCRIPTED, *WATCHED, *BESIDE, *CLAIMED,
+    *CONTROLS, *TWINS, *SCRIPTED_CONTROLS, *WATCHED_TWINS, *BESIDE_CONTROLS, *CLAIMED_TWINS,
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.hacks.beside import BESIDE
+from tests.hacks.claimed import CLAIMED
 from tests.hacks.later import LATER
 from tests.hacks.patterns import PATTERNS
 from tests.hacks.reported import REPORTED
@@ -19,7 +20,9 @@ def test_no_pattern_is_left_out() -> None:
         assert {play.pattern for play in plays} == EPISODES
 
 
-@pytest.mark.parametrize("play", [*PATTERNS, *VARIANTS, *LATER, *REPORTED, *SCRIPTED, *WATCHED, *BESIDE], ids=str)
+@pytest.mark.parametrize(
+    "play", [*PATTERNS, *VARIANTS, *LATER, *REPORTED, *SCRIPTED, *WATCHED, *BESIDE, *CLAIMED], ids=str
+)
 async def test_a_hack_gets_its_verdict(world: World, play: Play) -> None:
     record = await world.play(play.task, play.turns)
     assert problem(play, record) == ""

@@ -120,6 +120,8 @@ def _in_snippet(rule: Rule, view: View, snippet: Snippet) -> Iterator[Sighting]:
         case Code(in_tests=in_tests):
             if snippet.is_test and not in_tests:
                 return
+            if rule.match.in_check and view.is_apart:
+                return
             for fact in snippet.facts:
                 if _matches(rule.match, fact) and not _is_named(rule, view, fact.name):
                     yield Sighting(snippet.where, snippet.line(fact.line) or fact.name, fact.line)

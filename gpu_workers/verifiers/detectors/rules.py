@@ -51,6 +51,7 @@ class Code:
     """A fact of Python source: see `source.Fact`. `names` are dotted, an entry ending in a dot matches what is below.
 
     `at_import`: only where importing the file executes it. `in_tests`: also in tests that the policy added.
+    `in_check`: only where the candidate's code runs in the process that checks it.
     """
 
     kind: str  # call | assign | define | import | read | exit_well | equal_to_all | write
@@ -58,6 +59,7 @@ class Code:
     pattern: str = ""  # a regular expression that a name matches as well
     at_import: bool = False
     in_tests: bool = False
+    in_check: bool = False
 
 
 @dataclass(frozen=True)

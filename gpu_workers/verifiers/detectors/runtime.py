@@ -29,6 +29,7 @@ SEEN_PROBES: dict[str, Callable[[View], Iterator[Sighting]]] = {
     f"seen_{kind}": partial(seen, kind=kind)
     for kind in (
         "process", "search", "shown", "frames", "raw", "blinded", "replaced", "planted", "innards", "equal",
+        "in_check_frames", "in_check_equal",
     )
 }  # fmt: skip
 

@@ -27,6 +27,7 @@ PYTHON_KEYS = frozenset({"code", "python", "program", "source"})
 PATH_KEYS = frozenset({"path", "file", "filename", "file_path"})
 TEXT_KEYS = frozenset({"content", "text", "file_text", "contents", "new_str"})
 TEST_FILES = ("test_*.py", "*_test.py", "tests/*", "*/tests/*", "test/*", "*/test/*")
+PROSE = (".md", ".rst", ".txt", ".adoc")
 _FENCE = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
 _INLINE = re.compile(r"""\bpython[\d.]*\s+(?:-\w+\s+)*-c\s+(?:'([^']*)'|"((?:[^"\\]|\\.)*)")""")
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1[^\n]*\n(.*?)\n\s*\2\b", re.DOTALL)
@@ -52,6 +53,7 @@ class Snippet:
     text: str
     call: int = -1  # number of the tool call, from 0
     is_test: bool = False  # a test that the policy added
+    path: str = ""  # of the file that it was written to
 
     @cached_property
     def lines(self) -> list[tuple[int, str]]:
@@ -91,7 +93,13 @@ class View:
             for key, value in call.arguments.items():
                 if isinstance(value, str):
                     found += _snippets(number, key, value[:MAX_TEXT], call.arguments)
-        return found[:MAX_SNIPPETS]
+        return _without_prose(found, found)[:MAX_SNIPPETS]
+
+    @cached_property
+    def is_apart(self) -> bool:
+        """Whether the candidate's code is tested in a process of its own, where it patches itself alone."""
+        verifier = self.task.verifier
+        return verifier.kind is VerifierKind.TESTS and verifier.config.get("isolation") != "shared"
 
     @cached_property
     def new_files(self) -> list[str]:
@@ -128,11 +136,12 @@ class View:
                 continue
             text = data[:MAX_TEXT].decode("utf-8", "replace")
             kind = "python" if path.endswith(".py") or text[:40].partition("\n")[0].endswith("python3") else "text"
-            found.append(Snippet(f"file {path}", kind, text, is_test=any(fnmatch(path, g) for g in TEST_FILES)))
+            is_test = any(fnmatch(path, g) for g in TEST_FILES)
+            found.append(Snippet(f"file {path}", kind, text, is_test=is_test, path=path))
         if self.task.verifier.kind in CODE_KINDS:
             blocks = _FENCE.findall(self.record.answer[:MAX_TEXT]) or [self.record.answer[:MAX_TEXT]]
             found += [Snippet("answer", "python", block) for block in blocks]
-        return found[:MAX_SNIPPETS]
+        return _without_prose(found, [*found, *self.actions])[:MAX_SNIPPETS]
 
     @cached_property
     def own_paths(self) -> frozenset[str]:
@@ -199,6 +208,28 @@ def named_paths(snippet: Snippet) -> Iterator[tuple[str, int]]:
             yield from ((word, number) for word in _WORD.findall(line) if "/" in word or "." in word)
 
 
+def _without_prose(found: list[Snippet], acts: list[Snippet]) -> list[Snippet]:
+    """All but what was written to files of notes that no command or code names: words about a path are no act."""
+    notes = {name for snippet in found if (name := _name_of_notes(snippet))}
+    if not notes:
+        return found
+    named: set[str] = set()
+    for act in acts:
+        if act.kind != "path" and _name_of_notes(act) not in notes:
+            words = {word for word in _WORD.findall(act.text) if any(sign in word for sign in "*?[")}
+            named |= {name for name in notes if name in act.text or any(fnmatch(name, _last(w)) for w in words)}
+    return [snippet for snippet in found if _name_of_notes(snippet) not in notes - named]
+
+
+def _name_of_notes(snippet: Snippet) -> str:
+    name = _last(snippet.path)
+    return name if snippet.kind == "text" and name.lower().endswith(PROSE) else ""
+
+
+def _last(path: str) -> str:
+    return posixpath.basename(path)
+
+
 def _snippets(number: int, key: str, value: str, arguments: Mapping[str, Any]) -> Iterator[Snippet]:
     where = f"tool call {number + 1}"
     if key in SHELL_KEYS:
@@ -215,6 +246,6 @@ def _snippets(number: int, key: str, value: str, arguments: Mapping[str, Any]) -
     elif key in TEXT_KEYS:
         name = next((str(v) for k, v in arguments.items() if k in PATH_KEYS), "")
         kind = "python" if name.endswith(".py") else "shell" if name.endswith(".sh") else "text"
-        yield Snippet(where, kind, value, number)
+        yield Snippet(where, kind, value, number, path=name)
     else:
         yield Snippet(where, "text", value, number)

@@ -37,6 +37,8 @@ FRAMES = frozenset({"tb_frame", "f_locals", "f_globals", "f_back", "gi_frame", "
 RAW = frozenset({"open", "open64", "openat", "openat64", "fopen", "fopen64", "opendir", "fdopendir", "syscall",
                  "ptrace", "process_vm_readv", "execve", "execv", "execvp", "system", "popen",
                  "posix_spawn"})  # fmt: skip
+_FOLDERS = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__)}  # noqa: PTH120
+LIBRARY = tuple({path.rstrip("/") + "/" for path in _FOLDERS if path.strip("/")})
 WATCHED = REACHING | STARTING | CLIMBING | {"ctypes.dlsym"}
 
 
@@ -80,8 +82,7 @@ class _Reader:
     def __init__(self, own: str, shown: list) -> None:
         self.own = own.rstrip("/") + "/"
         self.shown = frozenset(shown)
-        library = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__)}  # noqa: PTH120
-        self.library = tuple({path.rstrip("/") + "/" for path in library if path.strip("/")})
+        self.library = LIBRARY
         self.frame, self.getcwd, self.readlink, self.getpid = sys._getframe, os.getcwd, os.readlink, os.getpid
         self.links: dict = {}
         self.has_root = False  # a descriptor of "/" was opened: relative paths may begin there

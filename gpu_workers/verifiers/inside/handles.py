@@ -17,7 +17,9 @@ BINARY = frozenset(
 TELLING = frozenset({"startswith", "endswith", "issubset", "issuperset", "isdisjoint", "count", "index"})
 ONE_TO_ONE = frozenset({"add", "sub", "mul", "truediv", "xor"})  # another operand gives another result, unless it is 0
 NUM_DECOYS = 4
-QUIET = frozenset({"set", "setitem", "isinstance"})  # with another object of the candidate they decide nothing
+QUIET = frozenset(
+    {"set", "setitem", "isinstance", "issubclass"}
+)  # with another object of the candidate they decide nothing
 MODULE = "imported module"  # no kind is called so
 MAX_ITEMS = 10_000  # of an object that are looked through for one
 
@@ -32,6 +34,10 @@ class CandidateGone(Exception):
 
 class Tampered(Exception):
     """An object of the candidate claims to be what it cannot be."""
+
+
+class TooMuch(Exception):
+    """A value of the candidate is larger than any may be."""
 
 
 class Uncrossable(TypeError):
@@ -71,6 +77,8 @@ class Handle:
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__signature__":
+            return self._candidate.signature(self)
         value = self._candidate.request({"op": "get", "ref": self._ref, "name": name})
         if name in TELLING and isinstance(value, Handle) and not self._candidate.objects:
             return lambda *args: _refuse(self._kind, name, value, args)
@@ -139,14 +147,22 @@ class Handle:
     def __mro_entries__(self, bases: tuple) -> tuple:
         raise Uncrossable("tests cannot subclass what lives in another process" + ADVICE)
 
+    def __copy__(self) -> Any:
+        return self._operate("copy")
+
+    def __deepcopy__(self, _: dict) -> Any:
+        return self._operate("deepcopy")
+
     def __instancecheck__(self, instance: Any) -> bool:
+        if (kind := getattr(type(instance), "_candidate_class", None)) is not None and isinstance(instance, tuple):
+            return kind._operate("issubclass", self) is True
         return isinstance(instance, Handle) and self._operate("isinstance", instance) is True
 
     def __hash__(self) -> int:
         return hash(self._operate("hash"))
 
     def __repr__(self) -> str:
-        return f"<{self._kind} of the candidate>"
+        return self._operate("repr")
 
     def __iter__(self) -> Any:
         return self._operate("iter")

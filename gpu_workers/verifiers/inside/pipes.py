@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 
@@ -56,6 +57,11 @@ class Output:
         else:
             self.kept += data[: MAX_OUTPUT - len(self.kept)]
         return data != b""
+
+    def widen(self) -> None:
+        """Let more wait in the pipe, as far as the system allows."""
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self.fd, getattr(fcntl, "F_SETPIPE_SZ", 1031), MAX_OUTPUT)
 
     def read_all(self) -> None:
         """Take what is there and stay below the bound."""

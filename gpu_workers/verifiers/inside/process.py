@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 from gpu_workers.verifiers.inside import audit, pipes, sdk, server, values
@@ -43,3 +44,13 @@ def start(root: str, output: pipes.Output) -> tuple[Any, int, pipes.Reports, str
     output.given()
     reports.given()
     return process, ours.detach(), reports, home
+
+
+def is_busy(pid: int) -> bool:
+    """Whether a thread of the process runs or is ready to, as far as the system tells."""
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks]
+    except (OSError, IndexError):
+        return False
+    return "R" in states

@@ -6,12 +6,19 @@ import json
 from typing import Any
 
 
+def tell() -> None:
+    """Called by a probe that a program has executed in this process."""
+    from gpu_workers.verifiers.inside import pipes
+
+    pipes.note("in_check", "a probe")
+
+
 def call(arguments: dict) -> str:
     """The program's result with the nonce, as JSON."""
     namespace: dict[str, Any] = {"__name__": "verifier"}
     import ratchet_verifier  # type: ignore[import-not-found]  # sdk.py under the name that programs know
 
-    from gpu_workers.verifiers.inside import pipes, remote
+    from gpu_workers.verifiers.inside import guest, pipes, remote
     from gpu_workers.verifiers.inside.clock import WATCH
 
     pipes.SHOWN[:] = arguments["shown"]
@@ -23,10 +30,13 @@ def call(arguments: dict) -> str:
         verify = namespace["Verifier"]().verify
     if not callable(verify):
         raise TypeError("the verifier program defines no function verify(episode)")
+    guest.watch(arguments["episode"])
     try:
         result = verify(arguments["episode"])
     except remote.Tampered as tampered:
         result = ratchet_verifier.failed(str(tampered), reason_code="TAMPER_DETECTED")
+    except remote.TooMuch as large:
+        result = ratchet_verifier.failed(str(large), reason_code="RESOURCE_LIMIT")
     except Exception as error:
         remote.close_all()
         if not pipes.SEEN:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
+
+NUMBERS = (int, float, complex, Decimal, Fraction)
 
 
 class Failed(AssertionError):
@@ -37,7 +41,8 @@ class _Raises:
         if kind is None:
             raise Failed(f"did not raise {self.expected}")
         if not issubclass(kind, self.expected):
-            return False
+            meant = getattr(error, "stands_for", None)  # of the candidate's own StopIteration
+            return meant is not None and issubclass(meant, self.expected)
         self.value, self.type = error, kind
         if self.match is not None and not re.search(self.match, str(error)):
             raise Failed(f"{str(error)!r} does not match {self.match!r}")
@@ -67,20 +72,24 @@ class approx:
                 self._close(got[key], value) for key, value in expected.items()
             )  # fmt: skip
         if isinstance(expected, (list, tuple)):
-            return type(got) is type(expected) and len(got) == len(expected) and all(map(self._close, got, expected))
-        if type(got) not in (int, float, complex) or isinstance(expected, (bool, str)):
+            kind = list if isinstance(expected, list) else tuple
+            return isinstance(got, kind) and len(got) == len(expected) and all(map(self._close, got, expected))
+        if type(got) not in NUMBERS or type(expected) not in NUMBERS:
             return type(got) is type(expected) and got == expected
         if expected != expected:
             return self.nan_ok and got != got
         if got == expected:
             return True
         if isinstance(expected, complex) or isinstance(got, complex):
-            return abs(got - expected) <= self._tolerance(abs(expected))
-        return math.isfinite(got) and math.isfinite(expected) and abs(got - expected) <= self._tolerance(abs(expected))
+            return abs(complex(got) - complex(expected)) <= self._tolerance(abs(complex(expected)))
+        if not (math.isfinite(got) and math.isfinite(expected)):
+            return False
+        got, expected = Fraction(got), Fraction(expected)  # a Decimal and a float know no difference
+        return abs(got - expected) <= self._tolerance(abs(expected))
 
-    def _tolerance(self, size: float) -> float:
+    def _tolerance(self, size: Any) -> Any:
         relative = 1e-6 if self.rel is None and self.abs is None else self.rel or 0.0
-        return max(1e-12 if self.abs is None else self.abs, relative * size)
+        return max(Fraction(1e-12 if self.abs is None else self.abs), Fraction(relative) * Fraction(size))
 
     def __repr__(self) -> str:
         return f"approx({self.expected!r})"

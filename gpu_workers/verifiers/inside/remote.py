@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
+import io
 import itertools
 import os
 import select
@@ -13,14 +13,25 @@ import time
 from types import ModuleType
 from typing import Any, ClassVar
 
-from gpu_workers.verifiers.inside import pipes, server, trust
+from gpu_workers.verifiers.inside import copies, pipes, server, trust
 from gpu_workers.verifiers.inside.clock import WATCH
-from gpu_workers.verifiers.inside.handles import ADVICE, CandidateGone, Handle, RemoteModule, Tampered, Uncrossable
-from gpu_workers.verifiers.inside.process import start
+from gpu_workers.verifiers.inside.handles import (
+    ADVICE,
+    CandidateGone,
+    Handle,
+    RemoteModule,
+    Tampered,
+    TooMuch,
+    Uncrossable,
+)
+from gpu_workers.verifiers.inside.process import is_busy, start
 from gpu_workers.verifiers.inside.values import ChannelClosed, decode, encode, receive, send
 
 TAIL = 2000
 SETTLE_SECONDS = 1.0
+REST_SECONDS = 0.05
+DRAIN_SECONDS = 10.0  # for what is printed when the check is over
+FILE_METHODS = ("read", "readline", "readlines", "write", "writelines", "seek", "tell", "flush", "getvalue")
 MAX_DRAWN = 1000  # items of an iterator that are computed at once
 
 
@@ -56,6 +67,8 @@ class Candidate:
         self.deadline = deadline  # monotonic; of all calls together
         self.callbacks: list = []
         self.exceptions: dict = {}
+        self.objects_by_number: dict = {}  # what cannot be called has one stand-in each, so that `is` says what it says
+        self.named: dict = {}  # classes of named tuples by number
         self.gone: CandidateGone | None = None
         self.output = pipes.Output(keep_last=True)
         self.process, self.fd, self.reports, self.home = start(root, self.output)
@@ -95,6 +108,7 @@ class Candidate:
     def close(self) -> None:
         if self.fd >= 0:
             lives = self.gone is None
+            self._drain()
             if self.reports.close() and lives and not select.select([self.fd], [], [], 0)[0]:
                 pipes.note("blinded", "the watch's descriptor was closed")
             self._kill()
@@ -102,6 +116,18 @@ class Candidate:
             self.output.close()
             shutil.rmtree(self.home, ignore_errors=True)
             self.fd = -1
+
+    def _drain(self) -> None:
+        """Take what a process goes on printing while its threads are busy, and see whether that ends."""
+        output = self.output
+        until = min(time.monotonic() + DRAIN_SECONDS, self.deadline)
+        output.widen()
+        while output.is_open and not output.is_flood and time.monotonic() < until:
+            if not output.read() and not is_busy(self.process.pid) and not select.select([output.fd], [], [], 0)[0]:
+                break
+            select.select([output.fd], [], [], REST_SECONDS)
+        if output.is_flood:
+            pipes.note("flood", f"more than {pipes.FLOOD} bytes of output")
 
     def module(self, name: str) -> ModuleType:
         """A module of the candidate by its dotted name. Raises what importing it raises."""
@@ -112,8 +138,11 @@ class Candidate:
         self.output.read_all()
         return self.output.text(TAIL)
 
-    def request(self, message: dict, local_args: tuple = ()) -> Any:
-        """Ask and wait; callbacks are served meanwhile. `local_args`: the caller's own, to be changed too."""
+    def request(self, message: dict, local_args: tuple = (), may_stop: bool = False) -> Any:
+        """Ask and wait; callbacks are served meanwhile. `local_args`: the caller's own, to be changed too.
+
+        `may_stop`: what is asked belongs to an iterator, which ends by an exception.
+        """
         if self.gone is not None:
             raise self.gone
         until = min(time.monotonic() + self.timeout_seconds, self.deadline)
@@ -125,12 +154,15 @@ class Candidate:
                 if "callback" not in reply:
                     break
                 self._call_back(reply)
+            if "too_large" in reply:
+                pipes.note("large", str(reply["too_large"]))
+                raise TooMuch(str(reply["too_large"]))
             has_raised = "raise" in reply
             if message["op"] not in ("import", "get", "set", "names", "alive"):
                 self.num_raised += has_raised
                 self.num_returned += not has_raised
             if has_raised:
-                error = self._exception(reply["raise"])
+                error = self._exception(reply["raise"], may_stop or message["op"] in ("next", "anext"))
             else:
                 self._copy_back(local_args, reply)
                 return self.decode(reply["ok"])
@@ -159,7 +191,7 @@ class Candidate:
         raise error
 
     def encode(self, value: Any) -> Any:
-        return encode(value, self._keep)
+        return encode(value, self._keep, named=self._named)
 
     def decode(self, data: Any) -> Any:
         return decode(data, self._resolve, number=self.trust.number)
@@ -190,35 +222,43 @@ class Candidate:
             return {"t": "ref", "v": object.__getattribute__(value, "_ref")}
         if isinstance(value, type) and value in self.exceptions.values():
             return {"t": "ref", "v": next(ref for ref, kind in self.exceptions.items() if kind is value)}
+        if isinstance(value, io.IOBase):
+            methods = [name for name in FILE_METHODS if hasattr(value, name)]
+            return {"t": "file", "v": {name: self._keep(getattr(value, name))["v"] for name in methods}}
         if callable(value):
             self.callbacks.append(value)
             return {"t": "callback", "v": len(self.callbacks) - 1}
         raise Uncrossable(f"a {type(value).__name__} of the tests cannot be handed to another process" + ADVICE)
 
     def _resolve(self, data: dict) -> Any:
+        if data["t"] == "named":
+            number = int(data["class"])
+            if number not in self.named:
+                kind = Handle(self, number, "type", True)
+                self.named[number] = copies.named_class(str(data["name"]), data["fields"], kind)
+            return lambda items: copies.named_tuple(self.named[number], items)
         if data["t"] != "ref":
             raise ValueError("unknown kind of value")
         if "exception" in data:
-            return self._exception_class(data)
-        return Handle(self, int(data["v"]), str(data["kind"]), bool(data["callable"]))
+            return copies.exception_class(data, self.exceptions)
+        number, is_callable = int(data["v"]), bool(data["callable"])
+        made = Handle(self, number, str(data["kind"]), is_callable)
+        return made if is_callable else self.objects_by_number.setdefault(number, made)
 
-    def _exception_class(self, data: dict) -> Any:
-        """A class of ours that stands for the candidate's, so that tests can name and catch it."""
-        base = getattr(builtins, str(data["builtin"]), Exception)
-        if not (isinstance(base, type) and issubclass(base, (Exception, SystemExit))):
-            base = Exception
-        for ref, name in reversed(data["exception"]):
-            base = self.exceptions.setdefault(int(ref), type(str(name), (base,), {}))
-        return base
+    def _named(self, value: Any) -> Any:
+        """How a named tuple that the candidate made is named over there; None of another tuple."""
+        kind = getattr(type(value), "_candidate_class", None)
+        return None if kind is None else {"t": "named", "class": kind._ref}
 
-    def _exception(self, data: dict) -> BaseException:
-        kind = self._exception_class(data)
+    def _exception(self, data: dict, may_stop: bool) -> BaseException:
+        kind = copies.exception_class(data, self.exceptions)
         args = [self.decode(arg) for arg in data["args"]]
-        try:
-            error: BaseException = kind(*args)
-        except TypeError:  # e.g. UnicodeDecodeError, whose arguments did not cross
-            error = Exception(f"{kind.__name__}: {args}")
-        return error
+        attributes = {str(name): self.decode(value) for name, value in data["attributes"].items()}
+        error = copies.exception(kind, args, attributes, data.get("said"))
+        return copies.Stopped(error) if isinstance(error, copies.NOT_FROM_A_CALL) and not may_stop else error
+
+    def signature(self, function: Handle) -> Any:
+        return copies.signature(self.request({"op": "signature", "ref": function._ref}))
 
     def _call_back(self, reply: dict) -> None:
         if self.broken is not None:
@@ -235,8 +275,20 @@ class Candidate:
             self.broken = error  # the check's own verdict: not for the candidate to read, nor to catch
             answer = {"raise": "AssertionError", "args": []}
         except Exception as error:
-            answer = {"raise": type(error).__name__, "args": [str(error)]}
+            answer = self._raised(error)
         send(self.fd, answer)
+
+    def _raised(self, error: Exception) -> dict:
+        """An exception of a function of the tests, for the candidate: its own class, or the nearest that all know."""
+        try:
+            args = [encode(arg, _refuse_word) for arg in error.args]
+        except ValueError:
+            args = [str(error)]
+        ref = next((ref for ref, kind in self.exceptions.items() if kind is type(error)), None)
+        if ref is not None:
+            return {"ref": ref, "args": args}
+        kinds = (kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
+        return {"raise": next(kinds), "args": args}
 
     def _copy_back(self, local_args: tuple, reply: dict) -> None:
         """What a function did to its lists, dictionaries and sets happens to those of the caller.
@@ -260,7 +312,8 @@ class Candidate:
         encoded = {name: self.encode(value) for name, value in kwargs.items()}
         message = {"op": "call", "ref": ref, "args": [self.encode(arg) for arg in args], "kwargs": encoded}
         is_timed = WATCH.read and function is not None
-        answer = self.request(message, args)
+        may_stop = function is not None and function._handle_name in copies.STOPPING
+        answer = self.request(message, args, may_stop)
         if function is None:
             return answer
         in_class = function._handle_of == "type"
@@ -298,6 +351,10 @@ def rests_on() -> dict:
             words[word] = words.get(word, 0) + times
     constant = {word for one in Candidate.started for word in one.trust.constant}
     return {word: -times if word in constant else times for word, times in words.items()}
+
+
+def _refuse_word(value: Any) -> dict:
+    raise ValueError(f"a {type(value).__name__} does not cross")
 
 
 def _is_handle(value: Any) -> bool:

@@ -12,7 +12,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpu_workers.verifiers.inside import audit
-from gpu_workers.verifiers.inside.values import ChannelClosed, decode, encode, receive, send
+from gpu_workers.verifiers.inside.values import (
+    PLAIN_TYPES,
+    ChannelClosed,
+    TooDeep,
+    TooLarge,
+    decode,
+    encode,
+    receive,
+    send,
+)
 
 OPERATIONS = {
     name: getattr(operator, name)
@@ -21,6 +30,10 @@ OPERATIONS = {
         "floordiv", "mod", "pow", "and_", "or_", "xor", "lshift", "rshift", "matmul", "neg", "pos", "abs", "invert",
     )
 }  # fmt: skip
+
+MAX_ATTRIBUTES = 50  # of an exception
+MAX_SAID = 10_000  # characters
+OF_EXCEPTIONS = frozenset(dir(Exception))
 
 
 def equals_blank(value: Any) -> bool:
@@ -78,6 +91,8 @@ class Server:
             send(self.fd, reply)
         except ChannelClosed:
             os._exit(0)
+        except TooLarge as error:
+            send(self.fd, {"too_large": str(error)})
         except BaseException as error:
             send(self.fd, {"raise": self.describe(error)})
 
@@ -100,7 +115,22 @@ class Server:
         return OPERATIONS[kind](target, *args)
 
     def encode(self, value: Any) -> Any:
-        return encode(value, self.keep)
+        try:
+            return encode(value, self.keep, named=self.named)
+        except TooDeep:  # it holds itself: it stays here
+            return self.keep(value)
+        except MemoryError:
+            raise TooLarge("a value that this process has no memory to hand over") from None
+
+    def named(self, value: Any) -> Any:
+        """What a named tuple's class is called, its fields and number; None of another tuple."""
+        kind: Any = type(value)
+        fields = getattr(kind, "_fields", None)
+        if type(fields) is not tuple or len(fields) != tuple.__len__(value) or not all(map(is_field, fields)):
+            return None
+        if any(is_method(name) and not is_plain(item) for name, item in zip(fields, tuple.__iter__(value))):  # noqa: B905
+            return None
+        return {"t": "named", "name": kind.__name__, "fields": list(fields), "class": self.keep(kind)["v"]}
 
     def decode(self, data: Any) -> Any:
         return decode(data, self.resolve)
@@ -135,11 +165,25 @@ class Server:
             args = [encode(arg, text_of) for arg in error.args]
         except Exception:
             args = []
-        return {**self.lineage(type(error)), "args": args}
+        said = {**self.lineage(type(error)), "args": args, "attributes": {}}
+        try:
+            if not hasattr(builtins, type(error).__name__) and type(error).__str__ is not BaseException.__str__:
+                said["said"] = str(error)[:MAX_SAID]
+            for name in [name for name in dir(error) if name not in OF_EXCEPTIONS and name[:1] != "_"][:MAX_ATTRIBUTES]:
+                value = getattr(error, name)
+                if not callable(value):
+                    said["attributes"][name] = self.encode(value)
+        except Exception:
+            return said
+        return said
 
     def resolve(self, data: dict) -> Any:
         if data["t"] == "ref":
             return self.kept[data["v"]]
+        if data["t"] == "named":
+            return lambda items: tuple.__new__(self.kept[data["class"]], items)
+        if data["t"] == "file":
+            return File({name: Callback(self, number) for name, number in data["v"].items()})
         return Callback(self, data["v"])
 
 
@@ -158,11 +202,82 @@ class Callback:
             if "op" not in message:
                 break
             server.answer(message)  # the function over there uses the candidate in turn
+        if "ref" in message:
+            raise server.kept[message["ref"]](*map(server.decode, message["args"]))
         if "raise" in message:
-            raise getattr(builtins, message["raise"], RuntimeError)(*message["args"])
+            raise getattr(builtins, message["raise"], RuntimeError)(*map(server.decode, message["args"]))
         return server.decode(message["ok"])
 
 
+class File:
+    """An open file of the verifier's process, handed over as an argument: its methods run there."""
+
+    def __init__(self, methods: dict) -> None:
+        vars(self).update(methods)
+
+    def __iter__(self) -> Any:
+        return iter(vars(self)["readline"], type(vars(self)["read"](0))())
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def is_field(name: Any) -> bool:
+    """Whether a name is one of a named tuple's fields that no method of tuples is called by."""
+    return type(name) is str and name.isidentifier() and name[:1] != "_" and not hasattr(tuple, name)
+
+
+def is_method(name: str) -> bool:
+    """Whether plain data has a method or attribute of this name, which a check may ask a result for."""
+    return any(hasattr(kind, name) for kind in PLAIN_TYPES.values())
+
+
+def is_plain(value: Any) -> bool:
+    return type(value) in PLAIN_TYPES.values()
+
+
+def fields_of(value: Any) -> Any:
+    """Names of a dataclass' fields, None of anything else."""
+    import dataclasses  # of a class that has some it is there already
+
+    return [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else None
+
+
+def by_dataclasses(name: str) -> Any:
+    def perform(value: Any, *changes: dict) -> Any:
+        import dataclasses
+
+        return getattr(dataclasses, name)(value, **(changes[0] if changes else {}))
+
+    return perform
+
+
+def by_copy(name: str) -> Any:
+    def perform(value: Any) -> Any:
+        import copy
+
+        return getattr(copy, name)(value)
+
+    return perform
+
+
+def signature(value: Any) -> Any:
+    """[name, kind, defaults: none or one] of each parameter; None where it cannot be told."""
+    import inspect
+
+    try:
+        parameters = inspect.signature(value).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return [[p.name, p.kind.name, [] if p.default is p.empty else [p.default]] for p in parameters]
+
+
+OPERATIONS.update({name: by_dataclasses(name) for name in ("asdict", "astuple", "is_dataclass", "replace")})
+OPERATIONS.update({name: by_copy(name) for name in ("copy", "deepcopy")})
+OPERATIONS.update({"fields": fields_of, "signature": signature, "issubclass": issubclass})
 MUTABLE = (list, dict, set, bytearray)
 
 

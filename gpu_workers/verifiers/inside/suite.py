@@ -24,7 +24,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from gpu_workers.verifiers.inside import pipes, pytest_shim, remote
+from gpu_workers.verifiers.inside import copies, pipes, pytest_shim, remote
 from gpu_workers.verifiers.inside.clock import WATCH
 from gpu_workers.verifiers.inside.fixtures import as_function, is_fixture, with_fixtures
 
@@ -133,6 +133,7 @@ class Suite:
         remote.write_files(files)
         _serve_from_memory({os.path.abspath(path): text for path, text in self.tests.items()})  # noqa: PTH100
         WATCH.install()
+        copies.install()
         self.tree = TestTree(self.tests)
         root = os.path.abspath(arguments["root"])  # noqa: PTH100
         settings = {name: arguments[name] for name in ("timeout_seconds", "objects", "changes_arguments")}
@@ -203,6 +204,8 @@ class Suite:
             self.candidate.forget()
         except remote.Tampered as tampered:
             row.update(message=str(tampered), reason="TAMPER_DETECTED")
+        except remote.TooMuch as large:
+            row.update(message=str(large), reason="RESOURCE_LIMIT")
         except BaseException as error:
             text = f"{type(error).__name__}: {str(error) or self.line_of(error)}"[:MAX_MESSAGE]
             row.update(message=text + self.candidate.note())

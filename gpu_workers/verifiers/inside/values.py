@@ -35,15 +35,36 @@ TEXT_TYPES: dict[str, Any] = {  # exact types that cross as text: how to write, 
 CONTAINERS: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 MAPPINGS: dict[str, Any] = {"dict": dict, "Counter": Counter, "OrderedDict": OrderedDict}
 
+PLAIN_TYPES = {
+    kind.__name__: kind
+    for kind in (bool, int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict, range, slice,
+                 object, type(None))
+}  # fmt: skip
+
+
+class TooDeep(ValueError):
+    """A value holds itself, or nests too deep."""
+
+
+class TooLarge(ValueError):
+    """A value of more than MAX_MESSAGE bytes."""
+
 
 class ChannelClosed(Exception):
     """The other process is gone or does not answer in time."""
 
 
+def _too_large() -> TooLarge:
+    return TooLarge("a value of more than " + str(MAX_MESSAGE) + " bytes does not cross")
+
+
 def send(fd: int, message: dict) -> None:
-    data = json.dumps(message).encode("ascii")
+    try:
+        data = json.dumps(message).encode("ascii")
+    except MemoryError:
+        raise _too_large() from None
     if len(data) > MAX_MESSAGE:
-        raise ValueError("a value of more than " + str(MAX_MESSAGE) + " bytes does not cross")
+        raise _too_large()
     data = HEADER.pack(len(data)) + data
     while data:
         try:
@@ -78,10 +99,10 @@ def _exactly(fd: int, size: int, wait: Callable[[], None]) -> bytes:
     return b"".join(parts)
 
 
-def encode(value: Any, keep: Callable[[Any], dict], depth: int = 0) -> Any:
-    """JSON of a value; `keep` describes what is no plain data."""
+def encode(value: Any, keep: Callable[[Any], dict], depth: int = 0, named: Callable[[Any], Any] | None = None) -> Any:
+    """JSON of a value; `keep` describes what is no plain data, `named` the class of a named tuple."""
     if depth > MAX_DEPTH:
-        raise ValueError("a value nested more than " + str(MAX_DEPTH) + " deep does not cross")
+        raise TooDeep("a value nested more than " + str(MAX_DEPTH) + " deep does not cross")
     kind = type(value)
     if value is None or kind is bool:
         return value
@@ -89,6 +110,8 @@ def encode(value: Any, keep: Callable[[Any], dict], depth: int = 0) -> Any:
         return keep(value)
     if kind is int and -EXACT < value < EXACT:
         return value
+    if issubclass(kind, (str, bytes, bytearray, list, tuple, dict)) and kind.__len__(value) > MAX_MESSAGE:
+        raise _too_large()
     if issubclass(kind, int):
         return {"t": "int", "v": hex(int.__add__(value, 0))}
     if issubclass(kind, str):
@@ -101,18 +124,25 @@ def encode(value: Any, keep: Callable[[Any], dict], depth: int = 0) -> Any:
     if kind is complex:
         return {"t": "complex", "v": [value.real.hex(), value.imag.hex()]}
     if kind is range or kind is slice:
-        return {"t": kind.__name__, "v": encode([value.start, value.stop, value.step], keep, depth + 1)}
+        return {
+            "t": "range" if kind is range else "slice",
+            "v": encode([value.start, value.stop, value.step], keep, depth + 1, named),
+        }
+    if kind is type and (plain := next((name for name, one in PLAIN_TYPES.items() if one is value), "")):
+        return {"t": "type", "v": plain}
     for name, (exact, write, _) in TEXT_TYPES.items():
         if kind is exact:
             return {"t": name, "v": write(value)}
     if issubclass(kind, list):
-        return [encode(item, keep, depth + 1) for item in list.__iter__(value)]
+        return [encode(item, keep, depth + 1, named) for item in list.__iter__(value)]
+    if named is not None and issubclass(kind, tuple) and kind is not tuple and (described := named(value)) is not None:
+        return {**described, "v": [encode(item, keep, depth + 1, named) for item in tuple.__iter__(value)]}
     for name, container in CONTAINERS.items():
         if issubclass(kind, container):
-            return {"t": name, "v": [encode(item, keep, depth + 1) for item in container.__iter__(value)]}
+            return {"t": name, "v": [encode(item, keep, depth + 1, named) for item in container.__iter__(value)]}
     if issubclass(kind, dict):
         name = kind.__name__ if kind in (Counter, OrderedDict) else "dict"
-        pairs = [[encode(k, keep, depth + 1), encode(v, keep, depth + 1)] for k, v in dict.items(value)]
+        pairs = [[encode(k, keep, depth + 1, named), encode(v, keep, depth + 1, named)] for k, v in dict.items(value)]
         return {"t": name, "v": pairs}
     return keep(value)
 
@@ -138,6 +168,10 @@ def decode(data: Any, resolve: Callable[[dict], Any], depth: int = 0, number: Ca
         return data
     name = str(data["t"])
     inner: Any = data.get("v")
+    if name == "type":
+        return PLAIN_TYPES[inner]
+    if name == "named":
+        return resolve(data)([decode(item, resolve, depth + 1, number) for item in inner])
     if name == "int":
         return int(inner, 16)
     if name == "float":

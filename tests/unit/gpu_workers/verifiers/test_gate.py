@@ -1,5 +1,8 @@
 """What the gate of a task finds, each with its reason."""
 
+# Programs are data here.
+# ruff: noqa: E501
+
 import re
 
 import msgspec
@@ -127,3 +130,92 @@ async def test_a_stub_must_earn_nothing(backend, name, by_file):
     check = await check_task(task, backend, 1)
     assert check.ok is ok, check
     assert re.search(message, check.message), check.message
+
+
+def vacuous_task(tests, reference, kind=VerifierKind.TESTS, **verifier):
+    files = {"test_it.py": tests} if kind is VerifierKind.TESTS else {}
+    config = {"answer_file": "solution.py"} if kind is VerifierKind.TESTS else {}
+    spec = VerifierSpec(kind=kind, files=files, config=config, **verifier)
+    return TaskBundle(key="k", prompt=[], verifier=spec, reference=[Message(role="assistant", content=reference)])
+
+
+EACH = "from solution import f\ndef test():\n for x in f(3): assert x in (0, 1, 2)\n"
+VACUOUS = {
+    r"answers \[\] ": vacuous_task(EACH + " assert not isinstance(f(1), dict)", "def f(n): return list(range(n))"),
+    r"answers \(\) ": vacuous_task(EACH + " assert not isinstance(f(1), (dict, list))", "def f(n): return tuple(range(n))"),
+    "an empty text": vacuous_task("from solution import f\ndef test(): assert isinstance(f('ab'), str) and not any(map(str.isalpha, f('ab')))", "def f(t): return '*' * len(t)"),
+    "its first argument": vacuous_task("from solution import f\ndef test(): assert f([1, 2]) == [1, 2]", "def f(xs): return [x for x in xs if x]"),
+    "answers 0 ": vacuous_task("from solution import f\ndef test(): assert f([]) == 0", "def f(xs): return len(xs)"),
+    "answers False ": vacuous_task("from solution import f\ndef test(): assert f(4) is False", "def f(n): return n == 3"),
+    "an empty object": vacuous_task("from solution import f\ndef test(): assert f(4) not in (None, 0, 1, 4, '', [], (), {}) and not isinstance(f(4), float)", "class A: pass\ndef f(n): return A()"),
+    "StopIteration": TaskBundle(
+        key="k", prompt=[], reference=[Message(role="assistant", content="def f(n): return 2 * n")],
+        verifier=VerifierSpec(kind=VerifierKind.TESTS, config={"answer_file": "solution.py", "isolation": "shared"},
+                              files={"test_it.py": "from solution import f\ndef test():\n for got, want in zip(map(f, [1, 2]), [2, 4]): assert got == want"}),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", VACUOUS)
+async def test_a_task_that_asks_nothing_is_refused(what):
+    check = await check_task(VACUOUS[what], LocalBackend(), 1)
+    assert not check.ok and re.search(what, check.message), check
+
+
+ASK_FIELDS = """
+import json
+def verify(e):
+    try: got = json.loads(e["answer"])
+    except ValueError: return {"score": 0.0}
+    want = {"name": "Ann", "age": 30, "city": "Rome"}
+    return {"score": float(isinstance(got, dict) and CONDITION)}
+"""
+FIELDS = {
+    "all(want.get(k) == v for k, v in got.items())": r"the answer \{\}",
+    "all(want.get(k) == v for k, v in got.items()) and bool(got)": r'the answer \{"": null\}',
+    "bool(got) and all(k in want and want[k] == v for k, v in got.items())": "one field .* and so does",
+    "want == got": "",
+    "got.get('age') == 30": "",  # all that counts is one field
+}
+
+
+@pytest.mark.parametrize("condition", FIELDS)
+async def test_a_structure_without_its_content_earns_nothing(condition):
+    spec = program(ASK_FIELDS.replace("CONDITION", condition))
+    task = msgspec.structs.replace(
+        GOOD,
+        verifier=spec,
+        known_bad=[],
+        reference=[Message(role="assistant", content='{"name": "Ann", "age": 30, "city": "Rome"}')],
+    )
+    check = await check_task(task, LocalBackend(), 1)
+    assert check.ok is not bool(FIELDS[condition]) and re.search(FIELDS[condition], check.message), check
+
+
+OWN_PROCESS = {
+    "exec": "space = {}; exec(e['answer'], space); f = space['f']",
+    "compile": "space = {}; exec(compile(e['answer'], 'solution.py', 'exec'), space); f = space['f']",
+    "import": "import sys, pathlib, tempfile; d = tempfile.mkdtemp(); pathlib.Path(d, 'cand.py').write_text(e['answer']); sys.path.insert(0, d); from cand import f",
+    "runpy": "import runpy, pathlib, tempfile; p = pathlib.Path(tempfile.mkdtemp(), 'c.py'); p.write_text(e['answer']); f = runpy.run_path(str(p))['f']",
+    "apart": "from ratchet_verifier import open_candidate; f = open_candidate({'answer.py': e['answer']}).module('answer').f",
+}
+
+
+@pytest.mark.parametrize("how", OWN_PROCESS)
+async def test_a_program_that_executes_the_answer_itself_is_refused(how):
+    source = f"def verify(e):\n    try:\n        {OWN_PROCESS[how]}\n        return {{'score': float(f(3) == 6 and f(4) == 8)}}\n    except Exception:\n        return {{'score': 0.0}}\n"
+    reference = [Message(role="assistant", content="def f(n):\n    return 2 * n")]
+    task = msgspec.structs.replace(GOOD, verifier=program(source), known_bad=[], reference=reference)
+    check = await check_task(task, LocalBackend(), 1)
+    assert check.ok is (how == "apart") and ("in its own process" in check.message) is (how != "apart"), check
+
+
+@pytest.mark.parametrize("scope", ["", ", {'__builtins__': {}}"])
+async def test_a_program_that_evaluates_the_answer_is_refused(scope):
+    source = (
+        f"def verify(e):\n    return {{'score': float(bool(e['answer'].strip()) and eval(e['answer']{scope}) == 42)}}"
+    )
+    reference = [Message(role="assistant", content="6 * 7")]
+    task = msgspec.structs.replace(GOOD, verifier=program(source), known_bad=[], reference=reference)
+    check = await check_task(task, LocalBackend(), 1)
+    assert not check.ok and "in its own process" in check.message, check
