@@ -1,8 +1,9 @@
 """Who keeps the checkpoint on an engine's host: this process, or an agent there that is asked over HTTP."""
 
 import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import httpx
 import msgspec
@@ -13,6 +14,8 @@ from gpu_workers.weights.adapter import InstallError
 from gpu_workers.weights.delta.errors import DeltaError, NoSpace
 from gpu_workers.weights.delta.keeping import CheckpointKeeper, Held, Wanted
 from gpu_workers.weights.delta.manifest import MANIFEST
+
+T = TypeVar("T")
 
 SECRET_HEADER = "X-Ratchet-Agent-Secret"  # noqa: S105
 BRING_SECONDS = 1800.0  # a whole model may have to be fetched
@@ -62,25 +65,32 @@ class HttpAgent:
         self._url, self._secret, self._transport = url, secret, transport
 
     async def bring(self, request: BringRequest) -> BringAnswer:
-        answer = await self.ask("/weights/bring", msgspec.json.encode(request))
-        try:
-            return msgspec.json.decode(answer, type=BringAnswer)
-        except msgspec.DecodeError as error:
-            raise InstallError(f"agent {self._url} answers what is not its answer ({error})") from error
+        return await self.ask("/weights/bring", request, BringAnswer)
 
-    async def ask(self, path: str, body: bytes) -> bytes:
+    async def ask(self, path: str, request: msgspec.Struct, answer: type[T]) -> T:
         """The answer to one call. Raises InstallError with the agent's own reason."""
         timeout = httpx.Timeout(BRING_SECONDS, connect=CONNECT_SECONDS)
         try:
             async with httpx.AsyncClient(timeout=timeout, transport=self._transport) as client:
                 headers = {SECRET_HEADER: self._secret, "Content-Type": "application/json"}
-                response = await client.post(f"{self._url}{path}", content=body, headers=headers)
+                response = await client.post(
+                    f"{self._url}{path}", content=msgspec.json.encode(request), headers=headers
+                )
         except httpx.HTTPError as error:
             text = f"agent {self._url} does not answer ({error or type(error).__name__}): start it on the engine's host"
             raise InstallError(text, retryable=True) from error
         if response.status_code != 200:
             raise InstallError(f"agent {self._url}: {_reason(response)}", retryable=response.status_code >= 500)
-        return response.content
+        try:
+            return msgspec.json.decode(response.content, type=answer)
+        except msgspec.DecodeError as error:
+            raise InstallError(f"agent {self._url} answers what is not its answer ({error})") from error
+
+
+def of_engines(urls: Iterable[str], agents: Mapping[str, str], here: T, at: Callable[[str], T]) -> dict[str, T]:
+    """Engine URL -> its agent: one for each URL of `agents`; `here` for engines without one, which are on this host."""
+    made = {url: at(url) for url in set(agents.values())}
+    return {url: made.get(agents.get(url, ""), here) for url in urls}
 
 
 def answer_bring(keeper: CheckpointKeeper, request: BringRequest) -> BringAnswer:

@@ -7,7 +7,7 @@ from pathlib import Path
 from gpu_workers.contracts.messages import AdapterInstall
 from gpu_workers.contracts.seams import EngineInfo, RolloutEngine
 from gpu_workers.contracts.store import ObjectStore
-from gpu_workers.weights.delta.agents import Agent, BringAnswer, BringRequest, HttpAgent, LocalAgent
+from gpu_workers.weights.delta.agents import Agent, BringAnswer, BringRequest, HttpAgent, LocalAgent, of_engines
 from gpu_workers.weights.delta.keeping import Wanted
 from gpu_workers.weights.in_place import Brought, InPlaceTransfer
 
@@ -29,8 +29,7 @@ class DeltaTransfer(InPlaceTransfer):
     ) -> None:
         super().__init__(engines, store, cache)
         here: Agent = LocalAgent(store, cache / "weights")
-        by_url: dict[str, Agent] = {url: HttpAgent(url, secret) for url in set((agents or {}).values())}
-        self._agents = {url: by_url.get((agents or {}).get(url, ""), here) for url, _ in engines}
+        self._agents = of_engines((url for url, _ in engines), agents or {}, here, lambda url: HttpAgent(url, secret))
 
     async def bring(self, item: AdapterInstall, base_fingerprint: str) -> Brought:
         """On all hosts at once. Raises InstallError."""

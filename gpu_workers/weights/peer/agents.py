@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Protocol
 
 import httpx
-import msgspec
 
 from gpu_workers.weights.adapter import InstallError
 from gpu_workers.weights.delta.agents import HttpAgent
@@ -37,11 +36,7 @@ class HttpPullingAgent:
     """`python -m gpu_workers.weights.agent` at a URL."""
 
     def __init__(self, url: str, secret: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        self._url, self._agent = url, HttpAgent(url, secret, transport)
+        self._agent = HttpAgent(url, secret, transport)
 
     async def pull(self, request: PullRequest) -> PullAnswer:
-        answer = await self._agent.ask("/weights/pull", msgspec.json.encode(request))
-        try:
-            return msgspec.json.decode(answer, type=PullAnswer)
-        except msgspec.DecodeError as error:
-            raise InstallError(f"agent {self._url} answers what is not its answer ({error})") from error
+        return await self._agent.ask("/weights/pull", request, PullAnswer)

@@ -11,6 +11,7 @@ from gpu_workers.contracts.seams import EngineInfo, RolloutEngine
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.models.folder import WEIGHTS
 from gpu_workers.weights.adapter import InstallError
+from gpu_workers.weights.delta.agents import of_engines
 from gpu_workers.weights.delta.keeping import Wanted
 from gpu_workers.weights.delta.manifest import DELTA, MANIFEST
 from gpu_workers.weights.in_place import Brought, InPlaceTransfer
@@ -46,8 +47,8 @@ class PeerTransfer(InPlaceTransfer):
         """`address`: of this host, as the agents reach it."""
         super().__init__(engines, store, cache)
         here: PullingAgent = LocalPullingAgent(cache / "peer", address)
-        by_url: dict[str, PullingAgent] = {url: HttpPullingAgent(url, secret) for url in set((agents or {}).values())}
-        self._agents = {url: by_url.get((agents or {}).get(url, ""), here) for url, _ in engines}
+        urls = (url for url, _ in engines)
+        self._agents = of_engines(urls, agents or {}, here, lambda url: HttpPullingAgent(url, secret))
         self._address, self._stall_seconds, self._start_offering = address, stall_seconds, offering
 
     async def install(
