@@ -31,6 +31,7 @@ TAIL = 2000
 SETTLE_SECONDS = 1.0
 REST_SECONDS = 0.05
 DRAIN_SECONDS = 10.0  # for what is printed when the check is over
+BUSY_SECONDS = 1.0  # for busy threads that print nothing
 FILE_METHODS = ("read", "readline", "readlines", "write", "writelines", "seek", "tell", "flush", "getvalue")
 MAX_DRAWN = 1000  # items of an iterator that are computed at once
 
@@ -118,13 +119,17 @@ class Candidate:
             self.fd = -1
 
     def _drain(self) -> None:
-        """Take what a process goes on printing while its threads are busy, and see whether that ends."""
+        """Take what a process goes on printing, or may yet while a thread is busy, and see whether that ends."""
         output = self.output
-        until = min(time.monotonic() + DRAIN_SECONDS, self.deadline)
+        read = time.monotonic()  # when there was something last
+        until = min(read + DRAIN_SECONDS, self.deadline)
         output.widen()
         while output.is_open and not output.is_flood and time.monotonic() < until:
-            if not output.read() and not is_busy(self.process.pid) and not select.select([output.fd], [], [], 0)[0]:
-                break
+            if output.read():
+                read = time.monotonic()
+            elif time.monotonic() - read > BUSY_SECONDS or not is_busy(self.process.pid):
+                if not select.select([output.fd], [], [], 0)[0]:
+                    break
             select.select([output.fd], [], [], REST_SECONDS)
         if output.is_flood:
             pipes.note("flood", f"more than {pipes.FLOOD} bytes of output")
