@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 
 MAX_OUTPUT = 1 << 20  # bytes that are kept
 FLOOD = 32 << 20  # bytes of one process after which it is stopped: an honest one prints less
@@ -67,6 +68,10 @@ class Output:
         """Take what is there and stay below the bound."""
         while self.num_bytes <= FLOOD and self.read():
             pass
+
+    @property
+    def has_more(self) -> bool:
+        return bool(select.select([self.fd], [], [], 0)[0])
 
     @property
     def is_flood(self) -> bool:

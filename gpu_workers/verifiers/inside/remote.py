@@ -127,9 +127,8 @@ class Candidate:
         while output.is_open and not output.is_flood and time.monotonic() < until:
             if output.read():
                 read = time.monotonic()
-            elif time.monotonic() - read > BUSY_SECONDS or not is_busy(self.process.pid):
-                if not select.select([output.fd], [], [], 0)[0]:
-                    break
+            elif (time.monotonic() - read > BUSY_SECONDS or not is_busy(self.process.pid)) and not output.has_more:
+                break
             select.select([output.fd], [], [], REST_SECONDS)
         if output.is_flood:
             pipes.note("flood", f"more than {pipes.FLOOD} bytes of output")
