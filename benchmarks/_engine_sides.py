@@ -75,9 +75,9 @@ class HttpSide:
     def run(self, batch: list[list[int]], new_tokens: int = NEW_TOKENS) -> Spent:
         """All prompts at once; the prefix cache is emptied first, ends are ignored."""
         httpx.post(f"{self.url}/flush_cache", timeout=60)
-        before, started = self._cpu_seconds(), time.perf_counter()
+        before, started = self.cpu_seconds(), time.perf_counter()
         answers = asyncio.run(self._ask(batch, new_tokens))
-        return Spent(self._cpu_seconds() - before, time.perf_counter() - started, answers)
+        return Spent(self.cpu_seconds() - before, time.perf_counter() - started, answers)
 
     async def _ask(self, batch: list[list[int]], new_tokens: int) -> list[tuple[list[int], list[int], list[float]]]:
         async with httpx.AsyncClient(base_url=self.url, timeout=1200) as client:
@@ -94,7 +94,7 @@ class HttpSide:
         assert len(answer["output_ids"]) == new_tokens
         return prompt, answer["output_ids"], logprobs
 
-    def _cpu_seconds(self) -> float:
+    def cpu_seconds(self) -> float:
         """Of this process and of the server's, its children included."""
         every = [self.process, *self.process.children(recursive=True)]
         times = [process.cpu_times() for process in every]

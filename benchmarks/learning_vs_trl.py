@@ -33,12 +33,12 @@ class Judge:
     """An engine process, its client and the model's chat template."""
 
     def __init__(self, model: Path, threads: int, log: Path) -> None:
-        from engine_vs_transformers import EngineSide
+        from _engine_sides import embedded_side
 
         from gpu_workers.sessions.chat import ChatTemplate
 
         os.environ["OMP_NUM_THREADS"] = str(threads)
-        self.process, self.template = EngineSide(model, log), ChatTemplate(model)
+        self.process, self.template = embedded_side(model, log), ChatTemplate(model)
         self.calls = 0
 
     def prompt(self, question: str) -> list[int]:
@@ -107,10 +107,10 @@ async def _ours(job: dict[str, Any]) -> dict[str, Any]:
     client = SGLangEngine(judge.process.url)
     seconds, rewards = [], []
     try:
-        await judge.process._ready(client)
+        judge.process.wait()
         adapter = ""
         for step in range(job["steps"]):
-            began = judge.process._cpu_seconds()
+            began = judge.process.cpu_seconds()
             asked = job["questions"][step * PROMPTS : (step + 1) * PROMPTS]
             members = [question for question in asked for _ in range(GROUP_SIZE)]
             found = await judge.answers(client, members, adapter, 1.0)
@@ -139,7 +139,7 @@ async def _ours(job: dict[str, Any]) -> dict[str, Any]:
             if adapter:
                 await client.unload_adapter(adapter)
             adapter = f"v{step + 1}"
-            seconds.append(judge.process._cpu_seconds() - began)
+            seconds.append(judge.process.cpu_seconds() - began)
             rewards.append(sum(scores) / len(scores))
     finally:
         await client.close()
@@ -153,7 +153,7 @@ async def _judge(model: Path, threads: int, folders: dict[str, Path | None], log
     judge = Judge(model, threads, log)
     client = SGLangEngine(judge.process.url)
     try:
-        await judge.process._ready(client)
+        judge.process.wait()
         asked = questions("heldout", NUM_HELDOUT)
         return {name: await judge.success(client, asked, folder) for name, folder in folders.items()}
     finally:

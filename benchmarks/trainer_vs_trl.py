@@ -13,7 +13,6 @@ Prints one JSON object. Run on a quiet machine: `python benchmarks/trainer_vs_tr
 """
 
 import argparse
-import asyncio
 import json
 import os
 import shlex
@@ -51,36 +50,31 @@ def trl_python(home: Path) -> Path:
 
 def sample(job: dict[str, Any]) -> dict[str, Any]:
     """Our engine in its own process: seconds to sample all completions, the completions, its peak memory."""
-    from engine_vs_transformers import GROUP_SIZE, EngineSide, endless_copy, make_prompts
+    from _engine_sides import GROUP_SIZE, batch_of, embedded_side, make_prompts
     from transformers import AutoTokenizer
 
-    folder = Path(job["model"])
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(job["model"])
     prompts = make_prompts(tokenizer)
+    batch = batch_of(prompts, GROUP_SIZE * len(prompts))
     with tempfile.TemporaryDirectory() as scratch:
-        engine = EngineSide(endless_copy(folder, Path(scratch) / "model"), Path(scratch) / "engine.log")
+        engine = embedded_side(Path(job["model"]), Path(scratch) / "engine.log")
         try:
-            asyncio.run(engine.run([prompt[:8] for prompt in prompts]))  # first-use costs of the kernels
-            walls: list[float] = []
-            cpus: list[float] = []
-            answers: list[Any] = []
-            for _ in range(2):
-                started = time.perf_counter()
-                cpu, answers = asyncio.run(engine.run(prompts))
-                walls.append(time.perf_counter() - started)
-                cpus.append(cpu)
+            engine.wait()
+            engine.run([prompt[:8] for prompt in batch])  # first-use costs of the kernels
+            spent = [engine.run(batch) for _ in range(2)]
             memory = engine.peak_memory_bytes()
         finally:
             engine.stop()
+    answers = spent[-1].answers
     groups = [answers[start : start + GROUP_SIZE] for start in range(0, len(answers), GROUP_SIZE)]
     return {
-        "generation_seconds": walls,
-        "generation_cpu_seconds": cpus,
+        "generation_seconds": [one.wall_seconds for one in spent],
+        "generation_cpu_seconds": [one.cpu_seconds for one in spent],
         "peak_memory_bytes": memory,
         "prompts": prompts,
         "texts": tokenizer.batch_decode(prompts),
-        "completions": [[result.output_ids for _, result in group] for group in groups],
-        "logprobs": [[result.logprobs for _, result in group] for group in groups],
+        "completions": [[ids for _, ids, _ in group] for group in groups],
+        "logprobs": [[logprobs for _, _, logprobs in group] for group in groups],
     }
 
 
