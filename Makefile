@@ -9,9 +9,10 @@ MAKEFLAGS += --no-print-directory
 demo: install
 	@exec $(PY) manage.py up $(if $(EXIT),--exit) --then "$(PY) -m ratchet.demo $(DEMO)"
 
-# ARGS='tests/unit -k name' runs a part.
+# ARGS='tests/unit -k name' runs a part; WORKERS=0 in one process.
+WORKERS := $(shell nproc)
 test: install-dev
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest --numprocesses $(WORKERS) --maxprocesses 4 --dist worksteal $(ARGS)
 
 # kill -9 at named places and at random, on every real process of a machine: about half an hour.
 test-chaos: install-dev

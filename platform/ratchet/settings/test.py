@@ -11,6 +11,8 @@ os.environ["RATCHET_ENV"] = "test"
 if "RATCHET_HOME" not in os.environ:
     # Named here, made by the first server that starts: most uses of these settings need none.
     os.environ["RATCHET_HOME"] = f"{tempfile.gettempdir()}/ratchet-test-{secrets.token_hex(8)}"
+if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and not os.environ["RATCHET_HOME"].endswith(f"-{worker}"):
+    os.environ["RATCHET_HOME"] += f"-{worker}"  # servers of its own for each process of a parallel run
 
 from ratchet.settings.base import *  # noqa: F403
 
