@@ -12,7 +12,6 @@ from gpu_workers.verifiers.arguments import Comparison, ExpectedCall, compare_ar
 from gpu_workers.verifiers.calls import CallSyntaxError, ParsedCall, bind_arguments, parse_calls
 from gpu_workers.verifiers.results import TaskError, VerifierConfig, failed, passed, read_config
 
-PARSED_SCORE = 0.1
 FUNCTION_SCORE = 0.2
 ARGUMENTS_SCORE = 0.5
 
@@ -26,9 +25,9 @@ class ToolCallConfig(VerifierConfig, frozen=True, kw_only=True):
 class ToolCallVerifier:
     """Exact match against `expected`: a list of {function: {parameter: [accepted values]}}, in any order.
 
-    Partial credit (config `partial`): .1 for calls that parse, .2 + .5 × share of right arguments for the right
-    function, 1 only for an exact match. It never turns a fail into a pass. Too many calls of which several are of one
-    function are no answer: FORMAT_INVALID.
+    Partial credit (config `partial`): .2 + .5 × share of right arguments for the right function, if any is right: a
+    name alone earns nothing. 1 only for an exact match; it never turns a fail into a pass. Too many calls of which
+    several are of one function are no answer: FORMAT_INVALID.
     """
 
     def __init__(self, spec: VerifierSpec) -> None:
@@ -56,7 +55,7 @@ class ToolCallVerifier:
         if len(calls) != len(self.expected):
             evidence = {"problem": "wrong_count", "expected": len(self.expected), "got": len(calls)}
             message = f"wrong_count: {len(self.expected)} calls expected, got {len(calls)}"
-            return failed(ReasonCode.WRONG_ANSWER, message, score=self._credit(0.0), evidence=evidence)
+            return failed(ReasonCode.WRONG_ANSWER, message, evidence=evidence)
         pairs = _assign(calls, self.expected, schemas, self.exact)
         problems = [problem for pair in pairs for problem in pair.problems()]
         if not problems:
@@ -64,7 +63,7 @@ class ToolCallVerifier:
         first = problems[0]
         where = f" {first['argument']!r}" if "argument" in first else ""
         message = f"{first['problem']}{where}: expected {first['expected']!r}, got {first['got']!r}"
-        score = self._credit(sum(pair.credit for pair in pairs) / len(pairs))
+        score = sum(pair.credit for pair in pairs) / len(pairs) if self.partial else 0.0
         return failed(ReasonCode.WRONG_ANSWER, message[:500], score=score, evidence={"problems": problems[:20]})
 
     def _called_too_often(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> str:
@@ -72,9 +71,6 @@ class ToolCallVerifier:
         counts, wanted = Counter(name for name, _ in calls), Counter(call.name for call in self.expected)
         excess = len(calls) > len(self.expected)
         return next((name for name, count in counts.items() if excess and count > max(1, wanted[name])), "")
-
-    def _credit(self, credit: float) -> float:
-        return max(PARSED_SCORE, credit) if self.partial else 0.0
 
 
 def read_expected(expected: Any) -> list[ExpectedCall]:
@@ -121,6 +117,8 @@ class _Pair:
             return 0.0
         if not self.comparison.differences:
             return 1.0
+        if not self.comparison.num_right:
+            return 0.0
         return FUNCTION_SCORE + ARGUMENTS_SCORE * self.comparison.fraction
 
     def problems(self) -> list[dict[str, Any]]:

@@ -89,9 +89,9 @@ async def test_what_differs_is_named_and_credited(answer, problem, argument, sco
 @pytest.mark.parametrize(
     ("answer", "reason", "problem", "score"),
     [
-        ('other(city="SF")', ReasonCode.WRONG_ANSWER, "wrong_function", 0.1),
-        ("nothing_like_it(1)", ReasonCode.WRONG_ANSWER, "wrong_function", 0.1),
-        ('[forecast("SF", 3), other(city="SF")]', ReasonCode.WRONG_ANSWER, "wrong_count", 0.1),
+        ('other(city="SF")', ReasonCode.WRONG_ANSWER, "wrong_function", 0.0),
+        ("nothing_like_it(1)", ReasonCode.WRONG_ANSWER, "wrong_function", 0.0),
+        ('[forecast("SF", 3), other(city="SF")]', ReasonCode.WRONG_ANSWER, "wrong_count", 0.0),
         ('[forecast("SF", 3), forecast("SF", 3)]', ReasonCode.FORMAT_INVALID, "again and again", 0.0),
         ('[forecast("SF", 1), forecast("SF", 2), forecast("SF", 3)]', ReasonCode.FORMAT_INVALID, "again", 0.0),
         ("[other(), other()]", ReasonCode.FORMAT_INVALID, "'other' is called", 0.0),
@@ -128,10 +128,10 @@ async def test_several_calls_match_in_any_order():
     assert (await judge('[forecast(city="Rome"), forecast(city="SF")]', expected)).verdict == Verdict.PASS
     half = await judge('[forecast(city="Rome"), forecast(city="Oslo")]', expected)
     assert half.verdict == Verdict.FAIL
-    assert half.score == pytest.approx((1.0 + 0.2) / 2)
+    assert half.score == pytest.approx(1.0 / 2)
     assert (await judge('[forecast(city="SF"), forecast(city="SF")]', expected)).verdict == Verdict.FAIL
     fewer = await judge('forecast(city="SF")', expected)
-    assert (fewer.reason_code, fewer.score) == (ReasonCode.WRONG_ANSWER, 0.1)
+    assert (fewer.reason_code, fewer.score) == (ReasonCode.WRONG_ANSWER, 0.0)
     sprayed = await judge('[forecast("SF"), forecast("Rome"), forecast("Oslo")]', expected)
     assert (sprayed.reason_code, sprayed.score) == (ReasonCode.FORMAT_INVALID, 0.0)
 
