@@ -6,6 +6,8 @@ import contextlib
 import fcntl
 import os
 import select
+import time
+from collections.abc import Callable
 
 MAX_OUTPUT = 1 << 20  # bytes that are kept
 FLOOD = 32 << 20  # bytes of one process after which it is stopped: an honest one prints less
@@ -13,6 +15,9 @@ MAX_SEEN = 8  # of one kind
 MAX_WHAT = 400  # characters
 KINDS = frozenset({"place", "process", "search", "shown", "frames", "raw"})
 READ = 1 << 16
+REST_SECONDS = 0.05
+DRAIN_SECONDS = 10.0  # for what is printed when the check is over
+BUSY_SECONDS = 1.0  # for busy threads that print nothing
 
 SHOWN: list = []  # paths below the working folder of tests that the policy was given
 SEEN: dict = {}  # kind -> what processes of this check were seen doing
@@ -59,19 +64,29 @@ class Output:
             self.kept += data[: MAX_OUTPUT - len(self.kept)]
         return data != b""
 
-    def widen(self) -> None:
-        """Let more wait in the pipe, as far as the system allows."""
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(self.fd, getattr(fcntl, "F_SETPIPE_SZ", 1031), MAX_OUTPUT)
-
     def read_all(self) -> None:
         """Take what is there and stay below the bound."""
         while self.num_bytes <= FLOOD and self.read():
             pass
 
-    @property
-    def has_more(self) -> bool:
-        return bool(select.select([self.fd], [], [], 0)[0])
+    def drain(self, deadline: float, is_busy: Callable[[], bool]) -> None:
+        """Take what the process goes on printing, or may yet while a thread is busy, and note where that has no end."""
+        with contextlib.suppress(OSError):  # let more wait in the pipe, as far as the system allows
+            fcntl.fcntl(self.fd, getattr(fcntl, "F_SETPIPE_SZ", 1031), MAX_OUTPUT)
+        read = time.monotonic()  # when there was something last
+        until = min(read + DRAIN_SECONDS, deadline)
+        while self.is_open and not self.is_flood and time.monotonic() < until:
+            if self.read():
+                read = time.monotonic()
+            elif (time.monotonic() - read > BUSY_SECONDS or not is_busy()) and not self._waits(0):
+                break
+            self._waits(REST_SECONDS)
+        if self.is_flood:
+            note("flood", f"more than {FLOOD} bytes of output")
+
+    def _waits(self, seconds: float) -> bool:
+        """Whether something is there to read, now or within this time."""
+        return bool(select.select([self.fd], [], [], seconds)[0])
 
     @property
     def is_flood(self) -> bool:

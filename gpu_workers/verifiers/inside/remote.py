@@ -29,9 +29,6 @@ from gpu_workers.verifiers.inside.values import ChannelClosed, decode, encode, r
 
 TAIL = 2000
 SETTLE_SECONDS = 1.0
-REST_SECONDS = 0.05
-DRAIN_SECONDS = 10.0  # for what is printed when the check is over
-BUSY_SECONDS = 1.0  # for busy threads that print nothing
 FILE_METHODS = ("read", "readline", "readlines", "write", "writelines", "seek", "tell", "flush", "getvalue")
 MAX_DRAWN = 1000  # items of an iterator that are computed at once
 
@@ -109,7 +106,7 @@ class Candidate:
     def close(self) -> None:
         if self.fd >= 0:
             lives = self.gone is None
-            self._drain()
+            self.output.drain(self.deadline, lambda: is_busy(self.process.pid))
             if self.reports.close() and lives and not select.select([self.fd], [], [], 0)[0]:
                 pipes.note("blinded", "the watch's descriptor was closed")
             self._kill()
@@ -117,21 +114,6 @@ class Candidate:
             self.output.close()
             shutil.rmtree(self.home, ignore_errors=True)
             self.fd = -1
-
-    def _drain(self) -> None:
-        """Take what a process goes on printing, or may yet while a thread is busy, and see whether that ends."""
-        output = self.output
-        read = time.monotonic()  # when there was something last
-        until = min(read + DRAIN_SECONDS, self.deadline)
-        output.widen()
-        while output.is_open and not output.is_flood and time.monotonic() < until:
-            if output.read():
-                read = time.monotonic()
-            elif (time.monotonic() - read > BUSY_SECONDS or not is_busy(self.process.pid)) and not output.has_more:
-                break
-            select.select([output.fd], [], [], REST_SECONDS)
-        if output.is_flood:
-            pipes.note("flood", f"more than {pipes.FLOOD} bytes of output")
 
     def module(self, name: str) -> ModuleType:
         """A module of the candidate by its dotted name. Raises what importing it raises."""
