@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -124,7 +125,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_side(command: list[str], job: dict[str, Any]) -> dict[str, Any]:
-    """One side's process; raises SystemExit with the end of its output when it fails."""
+    """One side's process. Raises MemoryError where it was killed, else SystemExit with the end of its output."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(job, file)
         file.flush()
@@ -136,6 +137,8 @@ def run_side(command: list[str], job: dict[str, Any]) -> dict[str, Any]:
             seconds = {name: value for name, value in result.items() if name.endswith("_seconds")}
             print(json.dumps({"load": round(os.getloadavg()[0], 1), **seconds}), file=sys.stderr, flush=True)
             return result
+    if done.returncode == -signal.SIGKILL:
+        raise MemoryError(f"{command} was killed: this machine has too little memory for it")
     raise SystemExit(f"{command} failed ({done.returncode}):\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
 
 
@@ -146,6 +149,8 @@ def main() -> int:
     parser.add_argument("--trl-python", type=Path)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=2)
+    sizes = sorted({size for _, size in SETTINGS})
+    parser.add_argument("--micro-batches", type=int, nargs="+", choices=sizes, default=sizes, help="of TRL's settings")
     parser.add_argument("--prefix", default="", help="command before each measured process")
     parser.add_argument("--side", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -174,9 +179,14 @@ def main() -> int:
     settings: dict[str, list[dict[str, Any]]] = {}
     jobs: dict[str, dict[str, Any]] = {}
     for checkpointing, size in SETTINGS:
+        if size not in options.micro_batches:
+            continue
         name = f"micro-batch {size}, gradient checkpointing {'on' if checkpointing else 'off'}"
         jobs[name] = job | {"gradient_checkpointing": checkpointing, "micro_batch": size, "generate": False}
-        settings[name] = [run_side(theirs, jobs[name])]
+        try:
+            settings[name] = [run_side(theirs, jobs[name])]
+        except MemoryError as error:
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
     best = min(settings, key=lambda name: middle(settings[name], "training_seconds"))
     trained, whole = [], []
     for number in range(options.repeats):
