@@ -124,7 +124,7 @@ class _Backoff:
 
     async def wait(self, retry_after: str) -> bool:
         """Sleep as long as the server asks, or a bit longer than last time. False once patience has ended."""
-        asked = float(retry_after) if retry_after.replace(".", "", 1).isdigit() else 0.0
+        asked = float(retry_after) if retry_after.replace(".", "", 1).isdecimal() else 0.0
         seconds = max(asked, self._wait * random.uniform(0.5, 1.0))
         if time.monotonic() + seconds > self._until:
             return False

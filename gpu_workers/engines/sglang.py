@@ -70,7 +70,7 @@ class SGLangEngine(CollectiveCalls):
                         if data == "[DONE]":
                             finished = True
                             return
-                        yield check_versions(_delayed(_result(self.url, json.loads(data)), waited), request)
+                        yield check_versions(_delayed(_result(self.url, _event(self.url, data)), waited), request)
                 raise EngineError(f"engine {self.url}: the stream ended before the answer did")
             finally:
                 if not finished:
@@ -208,8 +208,23 @@ def _json(url: str, response: httpx.Response) -> Any:
         raise EngineError(f"engine {url} answered what is not JSON: {response.text[:200]!r}") from error
 
 
-def _result(url: str, answer: dict[str, Any]) -> GenerateResult:
+def _event(url: str, data: str) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise EngineError(f"engine {url} streams what is not JSON: {data[:200]!r}") from error
+
+
+def _result(url: str, answer: Any) -> GenerateResult:
     """A stream has begun with 200: what is wrong with its request comes as an event."""
+    try:
+        return _read_result(url, answer)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise EngineError(f"engine {url} answers what is no generation ({what})", retryable=False) from error
+
+
+def _read_result(url: str, answer: dict[str, Any]) -> GenerateResult:
     if "error" in answer:
         error = answer["error"]
         code = error.get("code") if isinstance(error, dict) else None
