@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
-import json
+import math
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import httpx
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
@@ -203,15 +204,15 @@ def _sampling(sampling: Sampling, request: GenerateRequest) -> dict[str, Any]:
 
 def _json(url: str, response: httpx.Response) -> Any:
     try:
-        return response.json()
-    except ValueError as error:
+        return msgspec.json.decode(response.content)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise EngineError(f"engine {url} answered what is not JSON: {response.text[:200]!r}") from error
 
 
 def _event(url: str, data: str) -> Any:
     try:
-        return json.loads(data)
-    except ValueError as error:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise EngineError(f"engine {url} streams what is not JSON: {data[:200]!r}") from error
 
 
@@ -230,7 +231,7 @@ def _read_result(url: str, answer: dict[str, Any]) -> GenerateResult:
         code = error.get("code") if isinstance(error, dict) else None
         raise refused(f"{url}/generate", reason(answer), code if isinstance(code, int) else 500)
     meta = answer["meta_info"]
-    logprobs = [float(row[0]) for row in meta.get("output_token_logprobs", [])]
+    logprobs = [_logprob(row[0]) for row in meta.get("output_token_logprobs", [])]
     ids = [int(token) for token in answer["output_ids"]]
     if meta.get("output_token_logprobs") and len(logprobs) != len(ids):
         raise EngineError(f"the engine answered {len(ids)} tokens but {len(logprobs)} log-probs", retryable=False)
@@ -244,6 +245,11 @@ def _read_result(url: str, answer: dict[str, Any]) -> GenerateResult:
         engine_seconds=float(meta.get("e2e_latency") or 0.0),
         queue_seconds=float(meta.get("queue_time") or 0.0),
     )
+
+
+def _logprob(value: float | None) -> float:
+    """JSON has no word for what is no number: engines write null."""
+    return math.nan if value is None else float(value)
 
 
 def _delayed(result: GenerateResult, waited: float) -> GenerateResult:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -242,7 +243,6 @@ async def test_a_bad_answer_is_told(engine: SGLangEngine, server: Server, behavi
         {},
         {"output_ids": [7]},
         {"output_ids": ["x"], "meta_info": {}},
-        {"output_ids": [7], "meta_info": {"output_token_logprobs": [[None, 7, None]]}},
         {"output_ids": [7], "meta_info": {"output_token_logprobs": [[]]}},
         {"output_ids": [7], "meta_info": {"finish_reason": "stop"}},
         {"output_ids": [7], "meta_info": {"weight_versions": [{"version": "1"}]}},
@@ -254,6 +254,12 @@ async def test_an_answer_that_is_no_generation_is_the_engines_fault(
     server.behaviours = [answers(body)]
     with pytest.raises(EngineError, match="no generation"):
         await engine.generate(ask())
+
+
+async def test_a_log_prob_that_is_no_number_is_told_as_such(engine: SGLangEngine, server: Server) -> None:
+    """So that the probe of an install refuses the weights."""
+    server.behaviours = [answers({"output_ids": [7], "meta_info": {"output_token_logprobs": [[None, 7, None]]}})]
+    assert math.isnan((await engine.generate(ask())).logprobs[0])
 
 
 async def test_half_an_event_is_the_engines_fault(engine: SGLangEngine, server: Server) -> None:
