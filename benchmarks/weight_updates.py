@@ -34,6 +34,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from gpu_workers.contracts.checkpoints import MODEL
 from gpu_workers.contracts.groups import EpisodeTokens, encode_group
 from gpu_workers.contracts.messages import AdapterInstall, PolicyInstalled, Sampling
 from gpu_workers.contracts.runspec import parse_run_spec
@@ -45,7 +46,7 @@ from gpu_workers.models import smollm2
 from gpu_workers.models.folder import WEIGHTS, read_description
 from gpu_workers.sessions.chat import load_template
 from gpu_workers.trainer.backend import BaseModel, PolicyTrainer
-from gpu_workers.trainer.checkpoints import MODEL, WeightsManifest
+from gpu_workers.trainer.checkpoints import WeightsManifest
 from gpu_workers.weights.broadcast import BroadcastTransfer
 from gpu_workers.weights.delta.encode import copy_durably
 from gpu_workers.weights.delta.keeping import CheckpointKeeper, Wanted

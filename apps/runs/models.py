@@ -9,6 +9,7 @@ from uuid6 import uuid7
 from apps.accounts.models import Project
 from apps.policies.models import Policy
 from apps.tasks.models import Suite, Task
+from gpu_workers.contracts.checkpoints import version_name
 
 
 class RunState(models.TextChoices):
@@ -334,7 +335,7 @@ class Checkpoint(models.Model):
 
     @property
     def engine_name(self) -> str:
-        return f"run-{self.run_id}.a{self.attempt}@v{self.version}"
+        return version_name(str(self.run_id), self.attempt, self.version)
 
 
 class RunStep(models.Model):

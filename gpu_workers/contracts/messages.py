@@ -1,8 +1,9 @@
 """Messages between the planes: jobs to workers, batches to the trainer, reports back. All JSON."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from gpu_workers.contracts.enums import Purpose
 from gpu_workers.contracts.groups import EpisodeRecord
@@ -23,7 +24,7 @@ class PolicyRef(msgspec.Struct, frozen=True, kw_only=True):
 
     adapter: str = ""  # adapter name on the engine; empty: base model
     weights: str = ""  # version of the base weights that must answer; empty: whatever the engine has
-    version: int = 0  # version number recorded on each sampled token
+    version: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0  # recorded on each sampled token
     num_shots: int = 0
 
 

@@ -96,6 +96,9 @@ class EngineFleet:
     async def update_weights(self, path: str, version: str, *, flush_cache: bool = True) -> None:
         await self._each(lambda engine: engine.update_weights(path, version, flush_cache=flush_cache))
 
+    async def set_version(self, version: str) -> None:
+        await self._each(lambda engine: engine.set_version(version))
+
     async def info(self) -> EngineInfo:
         """What all of them hold. Raises EngineError when one does not answer or they serve different weights."""
         infos = await self._each(lambda engine: engine.info())

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 import httpx
+import msgspec
 
 from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.seams import WorkerError
@@ -21,6 +22,7 @@ KEEP_ALIVE_SECONDS = 4.0
 MAX_KEPT_CONNECTIONS = 64
 BUSY_SECONDS = 60.0  # for so long a full engine is asked again
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 4.0
+_JSON = {"Content-Type": "application/json"}
 _TRIES = 3  # of a call whose connection failed
 _BUSY = frozenset({429, 503})  # nothing was done: the queue is full, or no engine is ready yet
 
@@ -68,11 +70,11 @@ class EngineHttp:
         seconds: float | None = CONTROL_SECONDS,
     ) -> httpx.Response:
         """The answer to a call, waiting out a full engine. Raises EngineError with the engine's own reason."""
-        timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
+        timeout, data = httpx.Timeout(seconds, connect=CONNECT_SECONDS), _encoded(body)
         backoff, num_failures = _Backoff(), 0
         while True:
             try:
-                response = await self._client.request(method, path, json=body, timeout=timeout)
+                response = await self._client.request(method, path, content=data, headers=_JSON, timeout=timeout)
             except httpx.HTTPError as error:
                 num_failures += 1
                 if num_failures >= _TRIES or not _may_repeat(error, repeat):
@@ -88,11 +90,11 @@ class EngineHttp:
     @contextlib.asynccontextmanager
     async def stream(self, path: str, body: dict[str, Any], *, seconds: float) -> AsyncIterator[AsyncIterator[str]]:
         """Lines of an answer as they come; `seconds` bounds the gap between two. Raises EngineError."""
-        timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
+        timeout, data = httpx.Timeout(seconds, connect=CONNECT_SECONDS), _encoded(body)
         backoff = _Backoff()
         while True:
             try:
-                async with self._client.stream("POST", path, json=body, timeout=timeout) as response:
+                async with self._client.stream("POST", path, content=data, headers=_JSON, timeout=timeout) as response:
                     if response.status_code in _BUSY and await backoff.wait(response.headers.get("retry-after", "")):
                         continue
                     if response.is_error:
@@ -124,13 +126,18 @@ class _Backoff:
 
     async def wait(self, retry_after: str) -> bool:
         """Sleep as long as the server asks, or a bit longer than last time. False once patience has ended."""
-        asked = float(retry_after) if retry_after.replace(".", "", 1).isdigit() else 0.0
+        asked = float(retry_after) if retry_after.replace(".", "", 1).isdecimal() else 0.0
         seconds = max(asked, self._wait * random.uniform(0.5, 1.0))
         if time.monotonic() + seconds > self._until:
             return False
         self._wait = min(2 * self._wait, _LONGEST_WAIT_SECONDS)
         await asyncio.sleep(seconds)
         return True
+
+
+def _encoded(body: dict[str, Any] | None) -> bytes | None:
+    """Thousands of ids a request: msgspec takes a tenth of the time that httpx does."""
+    return None if body is None else msgspec.json.encode(body)
 
 
 def _may_repeat(error: httpx.HTTPError, repeat: Repeat) -> bool:

@@ -1,6 +1,7 @@
 """JSON schemas for constrained output: refused with their place where they are none, or could not be held to."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ _MAPS = frozenset({"$defs", "definitions", "patternProperties", "properties"})
 _UNENFORCED = frozenset(
     {
         "contains", "minContains", "maxContains", "uniqueItems", "multipleOf", "not", "if", "then", "else",
-        "dependentRequired", "dependentSchemas",
+        "dependentRequired", "dependentSchemas", "dependencies", "$dynamicRef", "$recursiveRef",
     }
 )  # fmt: skip
 _FORMATS = frozenset(
@@ -24,6 +25,16 @@ _FORMATS = frozenset(
         "time", "uri", "uri-reference", "uri-template", "uuid",
     }
 )  # fmt: skip
+_OF_TYPES = frozenset(
+    {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "pattern", "format"}
+)  # xgrammar reads them beside `type` only
+_RULES = _OF_TYPES | {
+    "type", "properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties",
+    "maxProperties", "unevaluatedProperties", "items", "prefixItems", "minItems", "maxItems", "unevaluatedItems",
+}  # fmt: skip
+_ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")  # of a schema with one of these it reads nothing else
+_FREE_NAMES = ("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties")
+_LITERAL = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)  # of a regex: escapes and classes
 
 
 class JsonSchemaError(ValueError):
@@ -56,6 +67,10 @@ def check_json_schema(schema: Any) -> None:
         raise JsonSchemaError(_pointer(tuple(error.absolute_path)), error.message) from error
     except RecursionError as error:
         raise JsonSchemaError("#", f"nested more than {MAX_DEPTH} schemas deep") from error
+    for part, path in _parts(schema):
+        problem = _not_held_to({"type": "string", **part} if _is_of_names(path) else part)
+        if problem:
+            raise JsonSchemaError(_pointer(path), f"{problem} cannot be held to while sampling")
 
 
 def check_structural_tag(text: str) -> None:
@@ -111,12 +126,53 @@ def _check_part(part: dict[str, Any], path: tuple[Any, ...]) -> None:
     kinds = part.get("type", "string")
     if "string" not in (kinds if isinstance(kinds, list) else [kinds]):
         return
-    if "format" in part and part["format"] not in _FORMATS:
+    if isinstance(part.get("format"), str) and part["format"] not in _FORMATS:
         raise JsonSchemaError(_pointer((*path, "format")), f"string format {part['format']!r} is not known")
     rules: list[str] = [name for name in ("format", "pattern") if name in part]
     rules += ["minLength/maxLength"] if part.keys() & {"minLength", "maxLength"} else []
     if len(rules) > 1:
         raise JsonSchemaError(_pointer(path), f"{' and '.join(rules)} cannot be held to together")
+
+
+def _not_held_to(part: dict[str, Any]) -> str:
+    """What of a valid schema xgrammar would pass over; empty when nothing."""
+    for name in _ALONE:
+        beside = sorted(part.keys() & (_RULES | set(_ALONE)) - {name})
+        if name in part and beside and not (beside == ["type"] and _are_of_type(part, name)):
+            return f"{', '.join(beside)} beside {name}"
+    if len(part.get("allOf", ())) > 1:
+        return "more than one schema in allOf"
+    reference = part.get("$ref", "#")
+    if reference != "#" and not reference.startswith("#/"):
+        return f"$ref {reference!r}, which does not begin with #/,"
+    untyped = sorted(part.keys() & _OF_TYPES) if "type" not in part else []
+    if untyped:
+        return f"{', '.join(untyped)} without a type"
+    if re.search(r"\(\?<?[=!]", _LITERAL.sub("", part.get("pattern", ""))):
+        return "looking ahead or behind in a pattern"
+    return _not_held_to_of_object(part)
+
+
+def _is_of_names(path: tuple[Any, ...]) -> bool:
+    return path[-1:] == ("propertyNames",) and not _MAPS.intersection(path[-2:-1])
+
+
+def _not_held_to_of_object(part: dict[str, Any]) -> str:
+    unknown = sorted(set(part.get("required", ())) - part.get("properties", {}).keys())
+    if unknown:
+        return f"required {', '.join(unknown)}, of which properties says nothing,"
+    if len(part.get("patternProperties", ())) + ("properties" in part) > 1 and "patternProperties" in part:
+        return "patternProperties beside properties, or more than one of them,"
+    free = [name for name in _FREE_NAMES if part.get(name, False) is not False]
+    if part.get("minProperties", 0) > 1 and free:
+        return f"minProperties beside {free[0]}, where a name may come twice,"
+    return ""
+
+
+def _are_of_type(part: dict[str, Any], name: str) -> bool:
+    values = part[name] if name == "enum" else [part[name]]
+    of_type = Draft202012Validator({"type": part["type"]})
+    return name in ("const", "enum") and all(of_type.is_valid(value) for value in values)
 
 
 def _pointer(path: tuple[Any, ...]) -> str:

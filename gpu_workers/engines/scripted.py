@@ -174,6 +174,9 @@ class ScriptedEngine:
         self.model_path, self.weight_version = path, version
         self.num_updates += 1
 
+    async def set_version(self, version: str) -> None:
+        self.weight_version = version
+
     async def weights_digest(self) -> str:
         file = Path(self.model_path) / "model.safetensors"
         return hashlib.sha256(file.read_bytes() if file.is_file() else self.model_path.encode()).hexdigest()

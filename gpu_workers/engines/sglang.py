@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
-import json
+import math
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import httpx
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
@@ -70,7 +71,7 @@ class SGLangEngine(CollectiveCalls):
                         if data == "[DONE]":
                             finished = True
                             return
-                        yield check_versions(_delayed(_result(self.url, json.loads(data)), waited), request)
+                        yield check_versions(_delayed(_result(self.url, _event(self.url, data)), waited), request)
                 raise EngineError(f"engine {self.url}: the stream ended before the answer did")
             finally:
                 if not finished:
@@ -203,19 +204,34 @@ def _sampling(sampling: Sampling, request: GenerateRequest) -> dict[str, Any]:
 
 def _json(url: str, response: httpx.Response) -> Any:
     try:
-        return response.json()
-    except ValueError as error:
+        return msgspec.json.decode(response.content)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise EngineError(f"engine {url} answered what is not JSON: {response.text[:200]!r}") from error
 
 
-def _result(url: str, answer: dict[str, Any]) -> GenerateResult:
+def _event(url: str, data: str) -> Any:
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise EngineError(f"engine {url} streams what is not JSON: {data[:200]!r}") from error
+
+
+def _result(url: str, answer: Any) -> GenerateResult:
     """A stream has begun with 200: what is wrong with its request comes as an event."""
+    try:
+        return _read_result(url, answer)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise EngineError(f"engine {url} answers what is no generation ({what})", retryable=False) from error
+
+
+def _read_result(url: str, answer: dict[str, Any]) -> GenerateResult:
     if "error" in answer:
         error = answer["error"]
         code = error.get("code") if isinstance(error, dict) else None
         raise refused(f"{url}/generate", reason(answer), code if isinstance(code, int) else 500)
     meta = answer["meta_info"]
-    logprobs = [float(row[0]) for row in meta.get("output_token_logprobs", [])]
+    logprobs = [_logprob(row[0]) for row in meta.get("output_token_logprobs", [])]
     ids = [int(token) for token in answer["output_ids"]]
     if meta.get("output_token_logprobs") and len(logprobs) != len(ids):
         raise EngineError(f"the engine answered {len(ids)} tokens but {len(logprobs)} log-probs", retryable=False)
@@ -229,6 +245,11 @@ def _result(url: str, answer: dict[str, Any]) -> GenerateResult:
         engine_seconds=float(meta.get("e2e_latency") or 0.0),
         queue_seconds=float(meta.get("queue_time") or 0.0),
     )
+
+
+def _logprob(value: float | None) -> float:
+    """JSON has no word for what is no number: engines write null."""
+    return math.nan if value is None else float(value)
 
 
 def _delayed(result: GenerateResult, waited: float) -> GenerateResult:

@@ -1,13 +1,12 @@
 """Which base weights sampled a result: versions are named like adapters, `run-<id>.a<attempt>@v<number>`."""
 
-import re
 from dataclasses import replace
 
+from gpu_workers.contracts.checkpoints import read_name
 from gpu_workers.contracts.seams import GenerateRequest, GenerateResult
 from gpu_workers.engines.http import EngineError
 
 _MARK = "@v"
-_NAME = re.compile(r"run-(?P<run>.+)\.a(?P<attempt>[0-9]+)@v(?P<version>[0-9]+)")
 
 
 def is_served(weights: str, wanted: str) -> bool:
@@ -16,13 +15,13 @@ def is_served(weights: str, wanted: str) -> bool:
     Later, because an update may come while a request runs, also from an attempt that resumed the run; never an earlier
     one, nor another run's, nor the weights that an engine has after a restart.
     """
-    found, asked = _NAME.fullmatch(weights), _NAME.fullmatch(wanted)
-    if not found or not asked or found["run"] != asked["run"]:
+    found, asked = read_name(weights), read_name(wanted)
+    if found is None or asked is None or found.run_id != asked.run_id:
         return weights == wanted
-    later = int(found["version"]) - int(asked["version"])
-    if found["attempt"] == asked["attempt"]:
+    later = found.version - asked.version
+    if found.attempt == asked.attempt:
         return later >= 0
-    return int(found["attempt"]) > int(asked["attempt"]) and later > 0
+    return found.attempt > asked.attempt and later > 0
 
 
 def check_versions(result: GenerateResult, request: GenerateRequest) -> GenerateResult:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -181,8 +182,8 @@ async def _guarded(events: AsyncIterator[str]) -> AsyncIterator[str]:
 async def _body(request: Request) -> object:
     data = await read_body(request, MAX_BODY_BYTES)
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(400, "invalid_json", f"the body is not JSON: {error}") from error
 
 

@@ -78,6 +78,10 @@ class Completion:
         self._binding = binding
         self._engine = engine
         self._template = template
+        num_said = sum(len(message.content) for message in request.messages)
+        if not template.can_fit(num_said):
+            message = f"the messages have {num_said} characters, the model's context {template.context_limit} tokens"
+            raise ApiError(400, "context_length_exceeded", message, param="messages")
         self._prompt = template.render_prompt(request.messages)
         room = template.context_limit - len(self._prompt)
         if room < 1:
@@ -104,8 +108,8 @@ class Completion:
         try:
             async for result in self._engine.stream(self._generate_request()):
                 text = self._cut(self._template.decode(result.output_ids))
-                if text.endswith(UNFINISHED) and not _done(result):
-                    continue
+                if not _done(result):
+                    text = self._certain(text)
                 if len(text) > len(sent):
                     yield self._event({"content": text[len(sent) :]}, None)
                     sent = text
@@ -140,6 +144,11 @@ class Completion:
     def _cut(self, text: str) -> str:
         ends = [index for stop in self._request.stop if (index := text.find(stop)) >= 0]
         return text[: min(ends)] if ends else text
+
+    def _certain(self, text: str) -> str:
+        """Without what may be the beginning of a stop text, or is half a character."""
+        held = max((len(stop) for stop in self._request.stop), default=1) - 1
+        return text[: max(len(text) - held, 0)].rstrip(UNFINISHED)
 
     def _envelope(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {
@@ -180,7 +189,7 @@ def _messages(value: Any) -> list[Message]:
 
 def _message(index: int, item: Any) -> Message:
     where = f"messages.{index}"
-    if not isinstance(item, dict) or item.get("role") not in _ROLES:
+    if not isinstance(item, dict) or not isinstance(item.get("role"), str) or item["role"] not in _ROLES:
         raise ApiError(400, "invalid_value", f"role must be one of {', '.join(sorted(_ROLES))}", param=f"{where}.role")
     role = "system" if item["role"] == "developer" else str(item["role"])
     content = item.get("content")

@@ -16,7 +16,7 @@ _SCHEMA = "response_format.json_schema.schema"
 class NamedSchema(msgspec.Struct):
     """What is not `strict` is held to all the same."""
 
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
     schema: dict[str, Any] | None = None
     description: str | None = None
     strict: bool | None = None

@@ -1,7 +1,7 @@
 """OpenAI's chat request as the session server takes it: typed, and refused by name where it cannot be met."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -20,7 +20,7 @@ from gpu_workers.sessions.turns import TurnOptions
 
 MAX_CHOICES = 16
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
-_Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+_Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}\Z")]
 _Stop = Annotated[str, Meta(min_length=1)]
 
 
@@ -147,6 +147,12 @@ def said_messages(body: ChatBody, start: int = 0) -> list[Said]:
     return [_said(index, message) for index, message in enumerate(body.messages[start:], start=start)]
 
 
+def num_characters(body: ChatBody) -> int:
+    """Of all that the chat template gets."""
+    said = sum(len(part) for message in body.messages for part in _texts(message))
+    return said + (len(msgspec.json.encode(body.tools)) if body.tools else 0)
+
+
 def shown_tools(body: ChatBody) -> tuple[dict[str, Any], ...]:
     """The tools as the chat template gets them."""
     return tuple(
@@ -210,6 +216,14 @@ def _said(index: int, message: _Message) -> Said:
     calls = tuple(CallMade(c.id, c.function.name, c.function.arguments) for c in message.tool_calls or ())
     role = "system" if message.role == "developer" else message.role
     return Said(role, content or "", calls, message.tool_call_id or "")
+
+
+def _texts(message: _Message) -> Iterator[str]:
+    if isinstance(message.content, str):
+        yield message.content
+    else:
+        yield from (part.text for part in message.content or ())
+    yield from (call.function.arguments for call in message.tool_calls or ())
 
 
 def _first(*values: float | None) -> float:

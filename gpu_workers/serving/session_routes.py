@@ -99,10 +99,11 @@ async def complete(request: Request) -> Response:
     """One turn. It is on disk before its end is sent."""
     server = _server(request)
     session = server.entered(request)
-    body = parse_chat(await read_body(request, MAX_CHAT_BYTES))
+    data = await read_body(request, MAX_CHAT_BYTES)
+    body = parse_chat(data)
     if session.closed:
         raise ApiError(404, "session_not_found", f"session {session.id} was closed")
-    turn = server.begin(session, body)
+    turn = server.begin(session, body, len(data))
     answer = Answer(body, turn, session.id, session.conversation.template)
     if body.stream:
         return _TurnStream(turn, _events(session, body, turn, answer))

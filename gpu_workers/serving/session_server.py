@@ -11,7 +11,7 @@ from gpu_workers.contracts.messages import PolicyRef
 from gpu_workers.contracts.seams import RolloutEngine, WorkerError
 from gpu_workers.serving.control import SECRET_HEADER
 from gpu_workers.serving.errors import ApiError
-from gpu_workers.serving.session_requests import ChatBody, said_messages, shown_tools, turn_options
+from gpu_workers.serving.session_requests import ChatBody, num_characters, said_messages, shown_tools, turn_options
 from gpu_workers.sessions.chat import TemplateError, find_template
 from gpu_workers.sessions.conversation import ConversationError, Node, Place
 from gpu_workers.sessions.engines import order_engines
@@ -95,9 +95,12 @@ class SessionServer:
             raise ApiError(404, "unknown_adapter", message, param="policy.adapter")
         raise ApiError(503, "engine_unavailable", "no engine answers: " + "; ".join(problems or ["none is configured"]))
 
-    def begin(self, session: Session, body: ChatBody) -> RunningTurn:
-        """The turn that a request asks for, placed in the conversation. Raises ApiError."""
+    def begin(self, session: Session, body: ChatBody, num_bytes: int = 0) -> RunningTurn:
+        """The turn that a request of so many bytes asks for, placed in the conversation. Raises ApiError."""
         template = session.conversation.template
+        if not template.can_fit(num_bytes) and not template.can_fit(num_said := num_characters(body)):
+            message = f"the conversation has {num_said} characters, the context {template.context_limit} tokens"
+            raise ApiError(400, "context_length_exceeded", message, param="messages")
         try:
             place = _locate(session, body)
         except ConversationError as error:

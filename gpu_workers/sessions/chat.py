@@ -49,6 +49,7 @@ class ChatTemplate:
         self.has_tool_role = self._accepts_tool_role()
         self.takes_tools = self._writes_tools()
         self.context_limit = _context_limit(model_dir)
+        self._longest_token = max(map(len, self._tokenizer.get_vocab()), default=1)
 
     def render_prompt(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> list[int]:
         """Ids of a conversation, ending in the generation prompt of the next assistant turn.
@@ -97,6 +98,10 @@ class ChatTemplate:
         marker_id = self._tokenizer.token_to_id(marker) if marker else None
         between = [int(marker_id)] if marker_id is not None else self.encode(marker)
         return [*self.encode(content), *between, *self.encode(calls), self.eos_id]
+
+    def can_fit(self, num_characters: int) -> bool:
+        """Whether text of this length may be within the context: encoding what cannot be would hold everybody up."""
+        return num_characters <= self.context_limit * self._longest_token
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text; the text of a special token stays text."""

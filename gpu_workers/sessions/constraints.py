@@ -47,5 +47,6 @@ def _tag(begin: str, schema: Mapping[str, Any], end: str) -> dict[str, Any]:
 
 
 def _schema(tool: ToolSpec) -> Mapping[str, Any]:
-    """Arguments are an object whatever the tool's schema leaves open."""
-    return {"type": "object", **tool.parameters}
+    """Arguments are an object where the tool's schema leaves that open."""
+    elsewhere = tool.parameters.keys() & {"$ref", "anyOf", "oneOf", "allOf", "const", "enum"}  # where it is said
+    return tool.parameters if elsewhere else {"type": "object", **tool.parameters}

@@ -45,9 +45,9 @@ class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
     tool_format: ToolFormat | None = None  # None: what the model's chat template speaks of
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    max_new_tokens: Annotated[int, Meta(ge=1)] = 1024  # the most of a turn, and the default
-    context_limit: Annotated[int, Meta(ge=1)] | None = None
-    seed: int = 0
+    max_new_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 1024  # the most of a turn, and the default
+    context_limit: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
     idle_seconds: Annotated[float, Meta(gt=0)] | None = None  # shorter than the server's
     label: Annotated[str, Meta(max_length=200)] = ""  # the caller's own, e.g. the episode's name
 

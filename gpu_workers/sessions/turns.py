@@ -283,6 +283,7 @@ class RunningTurn:
                 seed=seed % 2**63,
             ),
             adapter=self.policy.adapter,
+            weights=self.policy.weights,
             request_id=f"{self._id}.{sample.index}.{part}",
             stop=self.options.stop,
             stop_token_ids=(self._template.eos_id,),

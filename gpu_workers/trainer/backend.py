@@ -9,12 +9,13 @@ import msgspec
 import torch
 
 from gpu_workers.algorithms.aggregation import episode_token_weights
+from gpu_workers.contracts import checkpoints as layout
 from gpu_workers.contracts.runspec import Aggregation, RunSpec, Update, drops_zero_variance, spec_hash
 from gpu_workers.contracts.seams import TrainGroup
 from gpu_workers.trainer import checkpoints
 from gpu_workers.trainer.batches import TrainBatch, assemble
 from gpu_workers.trainer.fsdp import FsdpBackend
-from gpu_workers.trainer.model import ADAPTER_WEIGHTS, WEIGHTS
+from gpu_workers.trainer.model import WEIGHTS
 from gpu_workers.trainer.model_backend import ModelBackend, PassSums
 from gpu_workers.trainer.objective import blame_gradient, name_episode, prepare
 from gpu_workers.trainer.optimisation import learning_rate
@@ -69,14 +70,14 @@ class PolicyTrainer:
 
     @property
     def adapter_name(self) -> str:
-        return checkpoints.adapter_name(self.run_id, self.attempt, self.version)
+        return layout.version_name(self.run_id, self.attempt, self.version)
 
     @property
     def weights_file(self) -> str:
         """What engines load, relative to a checkpoint: the adapter's file, or the whole model's."""
         if self.spec.trainer.update is Update.LORA:
-            return f"{checkpoints.ADAPTER}/{ADAPTER_WEIGHTS}"
-        return f"{checkpoints.MODEL}/{WEIGHTS}"
+            return f"{layout.ADAPTER}/{layout.ADAPTER_WEIGHTS}"
+        return f"{layout.MODEL}/{WEIGHTS}"
 
     @property
     def context_length(self) -> int:
@@ -136,7 +137,7 @@ class PolicyTrainer:
             manifest = checkpoints.WeightsManifest(
                 name=self.adapter_name, version=self.version, sha256=sha256, base_fingerprint=self.base.fingerprint
             )
-            (folder / self.weights_file).with_name(checkpoints.MANIFEST).write_bytes(msgspec.json.encode(manifest))
+            (folder / self.weights_file).with_name(layout.MANIFEST).write_bytes(msgspec.json.encode(manifest))
             state = checkpoints.TrainerState(
                 version=self.version,
                 batch_ids=self.batch_ids,
@@ -158,8 +159,8 @@ class PolicyTrainer:
         self.num_updates, self.num_skipped_updates = state.num_updates, state.num_skipped_updates
         checkpoints.restore_random_states(state.random_states)
 
-    def _identity(self) -> checkpoints.Identity:
-        return checkpoints.Identity(
+    def _identity(self) -> layout.Identity:
+        return layout.Identity(
             run_id=self.run_id,
             attempt=self.attempt,
             version=self.version,

@@ -1,9 +1,5 @@
-"""Checkpoints: the folder of one policy version, whole and exact or refused.
+"""Checkpoints: the folder of one policy version (`contracts.checkpoints`), whole and exact or refused.
 
-    v<NNNNNN>/adapter/   PEFT folder as engines load it, with its own manifest.json (name, version, sha256, base)
-    v<NNNNNN>/model/     instead, where every weight is trained: a Hugging Face folder, or what changed in it
-    v<NNNNNN>/state/     master weights and Adam moments in float32, a file a rank (`sharded`), and trainer.json
-    v<NNNNNN>/manifest.json   written last: SHA-256 of every file; without it the folder does not count
 No pickle anywhere: a checkpoint comes from a shared store.
 """
 
@@ -17,14 +13,8 @@ import msgspec
 import numpy as np
 import torch
 
+from gpu_workers.contracts.checkpoints import FORMAT_VERSION, MANIFEST, STATE, TRAINER, Identity, Manifest
 from gpu_workers.trainer.world import ALONE, World
-
-MANIFEST = "manifest.json"
-ADAPTER = "adapter"
-MODEL = "model"
-STATE = "state"
-TRAINER = "trainer.json"
-FORMAT_VERSION = 2
 
 
 class CheckpointError(RuntimeError):
@@ -33,16 +23,6 @@ class CheckpointError(RuntimeError):
 
 class DamagedCheckpoint(CheckpointError):
     """A checkpoint that is torn, cut short or gone, and belongs where it is: an older one leads to the same bytes."""
-
-
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint belongs to."""
-
-    run_id: str
-    attempt: int
-    version: int
-    spec_hash: str
-    base_fingerprint: str
 
 
 class WeightsManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,14 +34,6 @@ class WeightsManifest(msgspec.Struct, frozen=True, kw_only=True):
     base_fingerprint: str
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """manifest.json of the folder; `files` maps relative path to SHA-256."""
-
-    format: int
-    identity: Identity
-    files: dict[str, str]
-
-
 class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
     """state/trainer.json: everything of an exact resume that is not a tensor."""
 
@@ -71,16 +43,6 @@ class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
     num_updates: int
     num_skipped_updates: int
     random_states: dict[str, Any]
-
-
-def adapter_name(run_id: str, attempt: int, version: int) -> str:
-    """Name of a policy version on the engines; carries the attempt, so a zombie's adapter is never taken for it."""
-    return f"run-{run_id}.a{attempt}@v{version}"
-
-
-def version_key(run_id: str, attempt: int, version: int) -> str:
-    """Object key of a version's folder."""
-    return f"runs/{run_id}/a{attempt}/v{version:06d}"
 
 
 def capture_random_states() -> dict[str, Any]:

@@ -12,12 +12,12 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
+from gpu_workers.contracts.checkpoints import ADAPTER_WEIGHTS
 from gpu_workers.contracts.runspec import LoraSpec
 from gpu_workers.models.folder import DESCRIPTION, building, describe, file_sha256
 from gpu_workers.trainer.llama import PackedLlama, TrainedParts
 from gpu_workers.trainer.model import (
     ADAPTER_CONFIG,
-    ADAPTER_WEIGHTS,
     TARGET_MODULES,
     WEIGHTS,
     ModelLoadError,

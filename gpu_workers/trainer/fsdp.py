@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gpu_workers.algorithms.numerics import NonFiniteError
+from gpu_workers.contracts import checkpoints as layout
 from gpu_workers.contracts.runspec import Algorithm, RunSpec, Update
 from gpu_workers.trainer import checkpoints, export, model, sharded
 from gpu_workers.trainer.llama import PackedLlama, TrainedParts
@@ -105,7 +106,7 @@ class FsdpBackend:
     def save_state(self, folder: Path) -> None:
         """Masters and moments below state/; each rank its shards."""
         masters = {f"{_MASTER}{name}": value.detach() for name, value in self.parameters.items()}
-        sharded.save_sharded(folder / checkpoints.STATE, masters | self.optimiser.moments(), self.world)
+        sharded.save_sharded(folder / layout.STATE, masters | self.optimiser.moments(), self.world)
 
     def load_state(self, folder: Path, num_updates: int) -> None:
         """Exactly what was saved, or CheckpointError and no change."""
@@ -113,7 +114,7 @@ class FsdpBackend:
         masters = {f"{_MASTER}{name}": torch.empty_like(value) for name, value in self.parameters.items()}
         moments = self.optimiser.empty_moments() if num_updates else {}
         try:
-            sharded.load_sharded(folder / checkpoints.STATE, masters | moments, self.world)
+            sharded.load_sharded(folder / layout.STATE, masters | moments, self.world)
         except sharded.ShardError as error:
             raise checkpoints.CheckpointError(f"{error}: resume from another checkpoint") from error
         self._put({name: masters[f"{_MASTER}{name}"] for name in self.parameters})
@@ -122,8 +123,8 @@ class FsdpBackend:
     def export(self, folder: Path, base_name: str) -> str:
         """adapter/ or model/ of a checkpoint; the SHA-256 of its weights on rank 0."""
         if self.model.parts.lora:
-            return export.write_adapter(self.model, folder / checkpoints.ADAPTER, base_name=base_name, world=self.world)
-        return export.write_model(self.model, folder / checkpoints.MODEL, base_folder=self._folder, world=self.world)
+            return export.write_adapter(self.model, folder / layout.ADAPTER, base_name=base_name, world=self.world)
+        return export.write_model(self.model, folder / layout.MODEL, base_folder=self._folder, world=self.world)
 
     def _remember_start(self) -> None:
         if self._keeps_reference and not self._reference:

@@ -12,13 +12,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from gpu_workers.contracts.checkpoints import ADAPTER_WEIGHTS
 from gpu_workers.contracts.runspec import ComputeDtype
 from gpu_workers.models.folder import file_sha256
 from gpu_workers.trainer.llama import LlamaShape, PackedLlama, TrainedParts
 from gpu_workers.trainer.world import assign, whole
 
 WEIGHTS = "model.safetensors"
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 TARGET_MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 PEFT_PREFIX = "base_model.model.model.layers"

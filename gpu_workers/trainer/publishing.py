@@ -5,6 +5,7 @@ import tempfile
 import weakref
 from pathlib import Path
 
+from gpu_workers.contracts import checkpoints as layout
 from gpu_workers.contracts.seams import Published, TrainerBackend
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.trainer import checkpoints
@@ -43,7 +44,7 @@ class CheckpointPublisher:
 
     def publish(self, backend: TrainerBackend, *, last: bool = False) -> Published:
         """Save the backend's present version and return where it is; collective, rank 0 writes."""
-        key = checkpoints.version_key(self._run_id, self._attempt, backend.version)
+        key = layout.version_key(self._run_id, self._attempt, backend.version)
         weights, _, _ = backend.weights_file.rpartition("/")
         self._work.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self._work))
@@ -56,7 +57,7 @@ class CheckpointPublisher:
                 return Published(backend.version, key, f"{key}/{weights}", sha256="", num_bytes=0)
             sha256 = checkpoints.read_manifest(folder).files[backend.weights_file]
             num_bytes = (folder / backend.weights_file).stat().st_size
-            if weights == checkpoints.MODEL:
+            if weights == layout.MODEL:
                 self._seal_model(folder, key, whole=last)
             self._store.put_folder(key, folder)
         finally:
@@ -74,16 +75,16 @@ class CheckpointPublisher:
         """model/ as the next link of this attempt's chain."""
         if self._deltas is None:
             self._deltas = DeltaPublisher(self._work / f"a{self._attempt}", self._snapshot_every)
-        model = folder / checkpoints.MODEL
+        model = folder / layout.MODEL
         told = checkpoints.read_weights_manifest(model)
-        self._deltas.seal(model, told, f"{key}/{checkpoints.MODEL}", whole=whole)
-        checkpoints.seal_again(folder, checkpoints.MODEL)
+        self._deltas.seal(model, told, f"{key}/{layout.MODEL}", whole=whole)
+        checkpoints.seal_again(folder, layout.MODEL)
 
     def _drop_old_states(self, key: str) -> None:
         """What engines load of every version stays; of the large states only the newest can still be resumed from."""
         self._with_state.append(key)
         while len(self._with_state) > KEEP_STATES:
-            path = self._store.path(f"{self._with_state.pop(0)}/{checkpoints.STATE}")
+            path = self._store.path(f"{self._with_state.pop(0)}/{layout.STATE}")
             if self._store.fs.exists(path):
                 self._store.fs.rm(path, recursive=True)
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import torch
 
+from gpu_workers.contracts import checkpoints as layout
 from gpu_workers.contracts.runspec import AlgorithmSpec
 from gpu_workers.contracts.seams import TrainGroup
 from gpu_workers.trainer import checkpoints
 from gpu_workers.trainer.batches import assemble
-from gpu_workers.trainer.model import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from gpu_workers.trainer.model import ADAPTER_CONFIG
 from gpu_workers.trainer.sharded import load_sharded, save_sharded
 from gpu_workers.trainer.world import ALONE
 
@@ -29,7 +30,7 @@ class ScriptedTrainer:
 
     @property
     def weights_file(self) -> str:
-        return f"{checkpoints.ADAPTER}/{ADAPTER_WEIGHTS}"
+        return f"{layout.ADAPTER}/{layout.ADAPTER_WEIGHTS}"
 
     def step(self, batch_id: str, groups: Sequence[TrainGroup]) -> tuple[dict[str, float], dict[str, str]]:
         """Count, skip what the real trainer would skip, and fold the batch into the digest."""
@@ -49,9 +50,9 @@ class ScriptedTrainer:
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint with the digest in place of weights."""
-        adapter = folder / checkpoints.ADAPTER
+        adapter = folder / layout.ADAPTER
         adapter.mkdir(parents=True, exist_ok=True)
-        (adapter / ADAPTER_WEIGHTS).write_bytes(self.digest)
+        (adapter / layout.ADAPTER_WEIGHTS).write_bytes(self.digest)
         (adapter / ADAPTER_CONFIG).write_text("{}\n")
         state = checkpoints.TrainerState(
             version=self.version,
@@ -61,9 +62,9 @@ class ScriptedTrainer:
             random_states={},
         )
         digest = torch.frombuffer(bytearray(self.digest), dtype=torch.uint8)
-        save_sharded(folder / checkpoints.STATE, {"digest": digest}, ALONE)
+        save_sharded(folder / layout.STATE, {"digest": digest}, ALONE)
         checkpoints.write_trainer(folder, state)
-        identity = checkpoints.Identity(
+        identity = layout.Identity(
             run_id=self.run_id, attempt=self.attempt, version=self.version, spec_hash="", base_fingerprint=""
         )
         checkpoints.seal(folder, identity)
@@ -73,6 +74,6 @@ class ScriptedTrainer:
         checkpoints.check_folder(folder)
         state = checkpoints.read_trainer(folder)
         digest = torch.zeros(len(self.digest), dtype=torch.uint8)
-        load_sharded(folder / checkpoints.STATE, {"digest": digest}, ALONE)
+        load_sharded(folder / layout.STATE, {"digest": digest}, ALONE)
         self.digest = digest.numpy().tobytes()
         self.version, self.batch_ids = state.version, list(state.batch_ids)

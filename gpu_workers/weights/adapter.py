@@ -7,13 +7,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpu_workers.contracts.checkpoints import ADAPTER_WEIGHTS
 from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.messages import AdapterInstall, PolicyInstalled, Sampling
 from gpu_workers.contracts.seams import GenerateRequest, RolloutEngine, WorkerError
 from gpu_workers.contracts.store import ObjectStore, StoreError
 from gpu_workers.weights.gaps import TokenGaps
 
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+ADAPTER_FILES = ("adapter_config.json", ADAPTER_WEIGHTS)
 _PROBE_IDS = (1,)  # any valid prompt: the probe only asks whether the adapter samples finite log-probs
 
 

@@ -9,7 +9,7 @@ from gpu_workers.contracts.messages import AdapterInstall
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.models.folder import WEIGHTS, ModelError, file_sha256, read_description
 from gpu_workers.weights.adapter import InstallError
-from gpu_workers.weights.delta.manifest import MANIFEST
+from gpu_workers.weights.delta.manifest import DELTA, MANIFEST
 from gpu_workers.weights.delta.publisher import DeltaPublisher
 
 
@@ -48,7 +48,7 @@ def _publish(store: ObjectStore, folder: Path, cache: Path, fingerprint: str, ke
         made, work = Path(name) / "model", Path(name) / "work"
         made.mkdir()
         for file in folder.iterdir():
-            if file.is_file() and not file.name.startswith("."):
+            if file.is_file() and not file.name.startswith(".") and file.name not in (MANIFEST, DELTA):
                 _copy(file, made / file.name)
         DeltaPublisher(work, 1).seal(made, _Told(f"base-{digest[:16]}", 0, digest, fingerprint), key)
         store.put_folder(key, made)

@@ -4,24 +4,23 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpu_workers.contracts.messages import AdapterInstall, PolicyInstalled
-from gpu_workers.contracts.seams import CollectiveEngine, EngineInfo, GroupAddress, RolloutEngine, WorkerError
+from gpu_workers.contracts.seams import CollectiveEngine, GroupAddress, RolloutEngine, WorkerError
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.models.folder import WEIGHTS
 from gpu_workers.weights import course as _course
 from gpu_workers.weights.adapter import InstallError
 from gpu_workers.weights.buckets import BUCKET_BYTES, Spans, check_same_layout, open_file, plan_buckets
 from gpu_workers.weights.course import Course, Gate
-from gpu_workers.weights.full import has_same_bytes
 from gpu_workers.weights.in_place import Brought, InPlaceTransfer, replace_weights
 from gpu_workers.weights.sender import Sender, SenderProcess, keep_sender, take_sender
+from gpu_workers.weights.served import same_bytes_in, serving_of
 from gpu_workers.weights.whole import whole_folder
 
 DEADLINE_SECONDS = 120.0  # of the meeting, and of each bucket
-
-_held: dict[str, tuple[str, str]] = {}  # engine URL -> version and SHA-256 of what it was last sent
 
 
 class BroadcastTransfer(InPlaceTransfer):
@@ -58,14 +57,14 @@ class BroadcastTransfer(InPlaceTransfer):
         check_same_layout(f"weights {item.name}", spans, self._base_spans())
         self._folder, self._buckets = folder, plan_buckets(spans, self._bucket_bytes)
 
-        def same_bytes(url: str, info: EngineInfo) -> bool | None:
-            version, sha256 = _held.get(url, ("", ""))
-            return sha256 == item.sha256 if version == info.weight_version else has_same_bytes(info, item.sha256)
-
-        async def never(url: str, engine: RolloutEngine) -> None:
+        async def never(url: str, engine: RolloutEngine, same_bytes: bool | None) -> None:
             raise InstallError(f"engine {url} is no member of the broadcast")
 
-        return Brought(put=never, same_bytes=same_bytes, num_bytes=sum(bucket.num_bytes for bucket in self._buckets))
+        return Brought(
+            put=never,
+            same_bytes=lambda _, info: same_bytes_in(serving_of(info), item.sha256),
+            num_bytes=sum(bucket.num_bytes for bucket in self._buckets),
+        )
 
     def _base_spans(self) -> Spans:
         file = self._base / WEIGHTS
@@ -90,6 +89,8 @@ class BroadcastTransfer(InPlaceTransfer):
             if behind:
                 report.pause_seconds, report.message = await self._broadcast(item, brought, behind)
                 report.num_bytes = brought.num_bytes
+            for url in infos.keys() - behind.keys():
+                await replace_weights(url, self._members[url], item, brought)  # puts nothing there
             report.installed = [item.name]
         report.duration_seconds = time.monotonic() - started
         return report
@@ -152,19 +153,12 @@ class BroadcastTransfer(InPlaceTransfer):
     ) -> list[float]:
         """Each engine by the common path, side by side. Raises one InstallError for all that failed."""
 
-        async def put(url: str, _: RolloutEngine) -> None:
-            await course.take(url, self._members[url], same_bytes=same_bytes[url])
-
-        same_bytes: dict[str, bool | None] = {}
-
-        def remember(url: str, info: EngineInfo) -> bool | None:
-            same_bytes[url] = brought.same_bytes(url, info)
-            return same_bytes[url]
+        async def put(url: str, _: RolloutEngine, same_bytes: bool | None) -> None:
+            await course.take(url, self._members[url], same_bytes=same_bytes)
 
         async def one(url: str) -> float:
             try:
-                taking = Brought(put, remember, brought.num_bytes)
-                pause = await replace_weights(url, self._members[url], item, taking)
+                pause = await replace_weights(url, self._members[url], item, replace(brought, put=put))
                 if pause is None:
                     raise InstallError(f"engine {url} was given weights {item.name} by somebody else", retryable=True)
                 return pause
@@ -174,9 +168,6 @@ class BroadcastTransfer(InPlaceTransfer):
                 raise
 
         results = await asyncio.gather(*(one(url) for url in urls), return_exceptions=True)
-        for url, result in zip(urls, results, strict=True):
-            if not isinstance(result, BaseException):
-                _held[url] = (item.name, item.sha256)
         failures = [result for result in results if isinstance(result, BaseException)]
         for failure in failures:
             if not isinstance(failure, WorkerError):

@@ -16,6 +16,7 @@ from gpu_workers.contracts.messages import AdapterInstall, PolicyInstalled, Samp
 from gpu_workers.contracts.seams import EngineInfo, GenerateRequest, RolloutEngine, WorkerError
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.weights.adapter import InstallError
+from gpu_workers.weights.served import is_confirmed, note_confirmed, note_replacing, same_bytes_confirmed
 
 _PROBE_IDS = (1,)
 _FLUSH_TRIES = 6
@@ -23,6 +24,7 @@ _FLUSH_WAIT_SECONDS = 0.05  # doubles
 
 
 MIXED = "mixture"  # begins the name of weights that may be of two versions: no request accepts it
+UNCONFIRMED = "unconfirmed"  # begins the name of weights that were not found to be what was asked for: nor this
 
 
 class MixedWeightsError(InstallError):
@@ -36,12 +38,13 @@ class MixedWeightsError(InstallError):
 class Brought:
     """Checked weights that every engine can now take.
 
-    `put` has the paused engine of a URL take them under the version's name. `same_bytes` says whether an engine has
-    exactly these weights already, None where nobody can tell; it may block. `num_bytes` were moved to bring them, and
-    `density` is the share of the model's elements that these bytes change, None where that was not counted.
+    `put` has the paused engine of a URL take them under the version's name; it is told what is known of its bytes.
+    `same_bytes` says whether an engine has exactly these weights already, by its folder; None where that does not tell;
+    it may block. `num_bytes` were moved to bring them, and `density` is the share of the model's elements that these
+    bytes change, None where that was not counted.
     """
 
-    put: Callable[[str, RolloutEngine], Awaitable[None]]
+    put: Callable[[str, RolloutEngine, bool | None], Awaitable[None]]
     same_bytes: Callable[[str, EngineInfo], bool | None]
     num_bytes: int
     density: float | None = None
@@ -88,13 +91,16 @@ async def replace_weights(url: str, engine: RolloutEngine, item: AdapterInstall,
     """Seconds for which the engine sampled nothing; None when it had these weights already."""
     before = await engine.info()
     if before.weight_version == item.name:
-        return None
-    same_bytes = await asyncio.to_thread(brought.same_bytes, url, before)
+        return None if is_confirmed(url, before, item) else await _go_on_with(url, engine, item)
+    same_bytes = same_bytes_confirmed(url, before, item.sha256)
+    if same_bytes is None:
+        same_bytes = await asyncio.to_thread(brought.same_bytes, url, before)
     digest = await engine.weights_digest()
+    note_replacing(url)
     paused_at = time.monotonic()
     await engine.pause("retract")
     try:
-        await brought.put(url, engine)
+        await brought.put(url, engine, same_bytes)
         await _flush(url, engine)
         await _confirm(url, engine, item, digest, same_bytes)
     except MixedWeightsError:
@@ -104,11 +110,24 @@ async def replace_weights(url: str, engine: RolloutEngine, item: AdapterInstall,
             raise MixedWeightsError(
                 f"{error}; engine {url} holds {before.weight_version} since an update broke off: it stays paused"
             ) from error
-        await _leave_consistent(engine)
+        await _leave_consistent(engine, item, before.weight_version, digest)
         raise
     await engine.resume()
     pause_seconds = time.monotonic() - paused_at
     await _probe(url, engine, item)
+    note_confirmed(url, item)
+    return pause_seconds
+
+
+async def _go_on_with(url: str, engine: RolloutEngine, item: AdapterInstall) -> float:
+    """Seconds of pause. Whoever put the weights there may have died before the engine was flushed and continued."""
+    paused_at = time.monotonic()
+    await engine.pause("retract")
+    await _flush(url, engine)
+    await engine.resume()
+    pause_seconds = time.monotonic() - paused_at
+    await _probe(url, engine, item)
+    note_confirmed(url, item)
     return pause_seconds
 
 
@@ -140,11 +159,18 @@ async def _confirm(
         )
 
 
-async def _leave_consistent(engine: RolloutEngine) -> None:
-    """After a failed update: whatever weights it has now, no request goes on over another's keys and values.
+async def _leave_consistent(engine: RolloutEngine, item: AdapterInstall, version: str, digest: str) -> None:
+    """After a failed update: the old weights have their old `version`, others a name that no request accepts, and no
+    request goes on over another's keys and values.
 
     An engine that cannot be brought there stays paused: silence is noticed, wrong tokens are not.
     """
+    try:
+        name = version if await engine.weights_digest() == digest else f"{UNCONFIRMED} {item.name}"
+        if (await engine.info()).weight_version != name:
+            await engine.set_version(name)
+    except WorkerError:
+        return
     try:
         await engine.flush_cache()
     except WorkerError:

@@ -76,6 +76,15 @@ def error(response: httpx.Response) -> tuple[int, str, str | None]:
         ),
         ({"messages": [{"role": "tool", "content": "5"}]}, (400, "invalid_value", "messages.0.tool_call_id")),
         ({"messages": [{"role": "user", "content": "x" * 1100}]}, (400, "context_length_exceeded", "messages")),
+        ({"messages": [{"role": "user", "content": "a " * 2_000_000}]}, (400, "context_length_exceeded", "messages")),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "description": "a " * 2_000_000}}]},
+            (400, "context_length_exceeded", "messages"),
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f\n"}}]},
+            (400, "invalid_value", "tools.0.function.name"),
+        ),
         ({"model": None}, (400, "invalid_value", "model")),
         ({"temperature": 9}, (400, "invalid_value", "temperature")),
         ({"top_p": 0}, (400, "invalid_value", "top_p")),
@@ -218,6 +227,8 @@ async def test_an_adapter_that_no_engine_holds(world: World) -> None:
     session = await world.open(policy={"adapter": "run-1.a1@v1", "version": 1})
     moved = await world.client.put(f"{session[0]}/policy", json=spec["policy"], headers=OWNER)
     assert error(moved)[:2] == (404, "unknown_adapter")
+    moved = await world.client.put(f"{session[0]}/policy", json={"version": 2**64}, headers=OWNER)
+    assert error(moved) == (400, "invalid_value", "version")
     world.engine.adapters = ()  # it was unloaded meanwhile
     assert error(await world.ask(session))[:2] == (409, "adapter_not_loaded")
     streamed = await world.ask(session, stream=True)
@@ -236,6 +247,11 @@ async def test_an_adapter_that_no_engine_holds(world: World) -> None:
         {"max_new_tokens": 0},
         {"context_limit": 0},
         {"idle_seconds": -1},
+        {"seed": 10**30},
+        {"seed": -(10**30)},
+        {"max_new_tokens": 2**64},
+        {"context_limit": 2**64},
+        {"policy": {"version": 2**64}},
         {"label": "x" * 201},
         [],
         "x",
@@ -329,3 +345,17 @@ async def test_a_folder_in_use_is_said(world: World, tiny_model: Path, tmp_path:
         response = await second.client.post("/sessions", json={}, headers=OWNER)
     assert error(response)[:2] == (503, "sessions_unavailable")
     assert "in use" in response.json()["error"]["message"]
+
+
+async def test_a_long_text_is_refused_before_it_is_encoded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encoding takes seconds, in which nobody else would be served."""
+    session, template = await world.open(), world.engine.template
+    monkeypatch.setattr(type(template), "_encode", lambda *_: pytest.fail("it was encoded"))
+    long = [{"role": "user", "content": "a " * 2_000_000}]
+    assert error(await world.ask(session, messages=long))[1] == "context_length_exceeded"
+
+
+async def test_the_weights_that_a_policy_names_are_asked_for(world: World) -> None:
+    session = await world.open(policy={"weights": "run-1.a1@v3", "version": 3})
+    await world.ask(session)
+    assert world.engine.served[-1].request.weights == "run-1.a1@v3"

@@ -9,6 +9,17 @@ from typing import Any
 import msgspec
 from django.test import TestCase
 
+from gpu_workers.contracts.checkpoints import (
+    ADAPTER,
+    ADAPTER_WEIGHTS,
+    FORMAT_VERSION,
+    MANIFEST,
+    MODEL,
+    STATE,
+    TRAINER,
+    Identity,
+    Manifest,
+)  # fmt: skip
 from gpu_workers.contracts.enums import ReasonCode, StopReason, Verdict
 from gpu_workers.contracts.groups import EpisodeRecord
 from gpu_workers.contracts.messages import TrainJob
@@ -74,20 +85,15 @@ def write_checkpoint(key: str, attempt: int, version: int, sha256: str = "b" * 6
     store = get_store()
     if whole:
         model = {"sha256": sha256, "num_bytes": 5000, "snapshot": False}
-        store.write(f"{key}/model/manifest.json", json.dumps(model).encode())
-        identity = {"attempt": attempt, "version": version}
-        manifest = {"format": 2, "identity": identity, "files": {"model/manifest.json": ""}}
-        store.write(f"{key}/state/trainer.json", b"{}")
-        store.write(f"{key}/manifest.json", json.dumps(manifest).encode())
-        return
-    store.write(f"{key}/adapter/adapter_model.safetensors", b"weights")
-    manifest = {
-        "format": 1,
-        "identity": {"attempt": attempt, "version": version},
-        "files": {"adapter/adapter_model.safetensors": sha256},
-    }
-    store.write(f"{key}/state/trainer.json", b"{}")
-    store.write(f"{key}/manifest.json", json.dumps(manifest).encode())
+        store.write(f"{key}/{MODEL}/{MANIFEST}", json.dumps(model).encode())
+        files = {f"{MODEL}/{MANIFEST}": ""}
+    else:
+        store.write(f"{key}/{ADAPTER}/{ADAPTER_WEIGHTS}", b"weights")
+        files = {f"{ADAPTER}/{ADAPTER_WEIGHTS}": sha256}
+    identity = Identity(run_id="", attempt=attempt, version=version, spec_hash="", base_fingerprint="")
+    manifest = Manifest(format=FORMAT_VERSION, identity=identity, files=files)
+    store.write(f"{key}/{STATE}/{TRAINER}", b"{}")
+    store.write(f"{key}/{MANIFEST}", msgspec.json.encode(manifest))
 
 
 def over_the_wire(job: Any, kind: Any) -> Any:

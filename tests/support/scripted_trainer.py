@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from gpu_workers.contracts.checkpoints import ADAPTER, MODEL, version_key
 from gpu_workers.contracts.messages import BatchMessage, StepReport, TrainerFailed, TrainerFinished, TrainerStarted
 from tests.support.scripted import Chaos, ScriptedTrainer, write_checkpoint
 
@@ -103,12 +104,12 @@ class TrainerPart:
     def _finish_step(self, trainer: ScriptedTrainer, batch_id: str) -> None:
         trainer.version += 1
         job, version = trainer.job, trainer.version
-        key = f"runs/{job.run_id}/a{job.attempt}/v{version:06d}"
+        key = version_key(job.run_id, job.attempt, version)
         publishes = bool(batch_id) or version == 3
         # As exact as the real one: equal batches from equal weights give equal bytes, on the machine it is used to.
         digest = hashlib.sha256(" ".join([self.machine, *trainer.batch_ids]).encode()).hexdigest()
         whole = job.spec["trainer"]["update"] == "full"
-        part = "model" if whole else "adapter"
+        part = MODEL if whole else ADAPTER
         if publishes:
             write_checkpoint(key, job.attempt, version, digest, whole=whole)
             self.checkpoints[key] = list(trainer.batch_ids)

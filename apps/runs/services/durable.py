@@ -1,22 +1,34 @@
 """Checkpoints in the object store that a dead trainer made durable but did not live to report."""
 
-import re
 from dataclasses import dataclass
 
 import msgspec
 
 from apps.runs.models import Run, RunAttempt
+from gpu_workers.contracts.checkpoints import (
+    ADAPTER,
+    ADAPTER_WEIGHTS,
+    MANIFEST,
+    MODEL,
+    STATE,
+    TRAINER,
+    Manifest,
+    attempt_key,
+    read_key,
+    version_key,
+)
 from gpu_workers.contracts.store import StoreError
 from ratchet.store import get_store
 
 DAMAGED = "damaged_checkpoint"  # code of a trainer that cannot read what it was told to resume from
-_VERSION_FOLDER = re.compile(r"v(\d+)")
-_ATTEMPT_FOLDER = re.compile(r"/a(\d+)/v\d+$")
-_ADAPTER = "adapter"
-_WEIGHTS = f"{_ADAPTER}/adapter_model.safetensors"
-_MODEL = "model"  # instead, where every weight is trained: its own manifest speaks of the weights, stored whole or not
-_STATE = "state/trainer.json"
-_MANIFEST = "manifest.json"  # written last: without it a folder does not count
+_WEIGHTS = f"{ADAPTER}/{ADAPTER_WEIGHTS}"
+
+
+class _Model(msgspec.Struct, frozen=True):
+    """What is read of the manifest of whole weights."""
+
+    sha256: str
+    num_bytes: int
 
 
 @dataclass(frozen=True)
@@ -35,12 +47,10 @@ def find_unreported(run: Run, previous: RunAttempt) -> str:
 
     Only that attempt's own folder counts: an older one could still be written to by a zombie.
     """
-    store = get_store()
-    folder = f"runs/{run.id}/a{previous.number}"
     damaged = set(run.attempts.filter(ended_code=DAMAGED).values_list("resume_from", flat=True))
-    for version in sorted(_versions_in(folder), reverse=True):
-        key = f"{folder}/v{version:06d}"
-        if version > run.version and key not in damaged and store.exists(f"{key}/{_MANIFEST}"):
+    for version in sorted(_versions_of(run, previous.number), reverse=True):
+        key = version_key(str(run.id), previous.number, version)
+        if version > run.version and key not in damaged and _is_complete(key):
             return key
     # It may itself have been told to take over an unreported one, and died before it could say so.
     key = previous.resume_from
@@ -56,58 +66,60 @@ def unreported_until(run: Run, attempt: int, version: int) -> list[str]:
     missing = set(range(1, version + 1)) - set(run.checkpoints.values_list("version", flat=True))
     found: dict[int, str] = {}
     for number in range(attempt, 0, -1):
-        folder = f"runs/{run.id}/a{number}"
-        for one in missing.intersection(_versions_in(folder)) - found.keys() if missing else ():
-            key = f"{folder}/v{one:06d}"
-            if get_store().exists(f"{key}/{_MANIFEST}"):
+        for one in missing.intersection(_versions_of(run, number)) - found.keys() if missing else ():
+            key = version_key(str(run.id), number, one)
+            if _is_complete(key):
                 found[one] = key
     return [found[one] for one in sorted(found)]
 
 
 def attempt_of(key: str) -> int:
     """Number of the attempt that wrote the checkpoint."""
-    named = _ATTEMPT_FOLDER.search(key)
-    return int(named[1]) if named else 0
+    attempt, _ = read_key(key) or (0, 0)
+    return attempt
 
 
-def _versions_in(folder: str) -> list[int]:
-    store = get_store()
+def _versions_of(run: Run, attempt: int) -> list[int]:
+    store, folder = get_store(), attempt_key(str(run.id), attempt)
     try:
         paths = store.fs.ls(store.path(folder), detail=False)
     except FileNotFoundError:
         return []
-    return [version for path in paths if (version := _version(path))]
+    return [version for path in paths if (version := _version(f"{folder}/{path.rpartition('/')[2]}"))]
 
 
 def _version(key: str) -> int:
-    named = _VERSION_FOLDER.fullmatch(key.rpartition("/")[2])
-    return int(named[1]) if named else 0
+    _, version = read_key(key) or (0, 0)
+    return version
+
+
+def _is_complete(key: str) -> bool:
+    return get_store().exists(f"{key}/{MANIFEST}")
 
 
 def can_resume(key: str) -> bool:
     """Whether the folder is complete and still has its state: of old versions only what engines load is kept."""
-    store = get_store()
-    return store.exists(f"{key}/{_MANIFEST}") and store.exists(f"{key}/{_STATE}")
+    return _is_complete(key) and get_store().exists(f"{key}/{STATE}/{TRAINER}")
 
 
 def read(key: str) -> DurableVersion | None:
     """What a complete checkpoint folder says of itself; None where there is none."""
     store = get_store()
     try:
-        manifest = msgspec.json.decode(store.get(f"{key}/{_MANIFEST}"))
-        whole = _WEIGHTS not in manifest["files"]
-        if whole:
-            model = msgspec.json.decode(store.get(f"{key}/{_MODEL}/{_MANIFEST}"))
-            sha256, num_bytes = str(model["sha256"]), int(model["num_bytes"])
+        manifest = msgspec.json.decode(store.get(f"{key}/{MANIFEST}"), type=Manifest)
+        whole = _WEIGHTS not in manifest.files
+        if whole:  # its own manifest speaks of the weights, stored whole or not
+            model = msgspec.json.decode(store.get(f"{key}/{MODEL}/{MANIFEST}"), type=_Model)
+            sha256, num_bytes = model.sha256, model.num_bytes
         else:
-            sha256 = str(manifest["files"][_WEIGHTS])
+            sha256 = manifest.files[_WEIGHTS]
             num_bytes = int(store.fs.size(store.path(f"{key}/{_WEIGHTS}")) or 0)
         return DurableVersion(
-            attempt=int(manifest["identity"]["attempt"]),
-            version=int(manifest["identity"]["version"]),
-            adapter=f"{key}/{_MODEL if whole else _ADAPTER}",
+            attempt=manifest.identity.attempt,
+            version=manifest.identity.version,
+            adapter=f"{key}/{MODEL if whole else ADAPTER}",
             sha256=sha256,
             num_bytes=num_bytes,
         )
-    except (StoreError, FileNotFoundError, msgspec.DecodeError, KeyError):
+    except (StoreError, FileNotFoundError, msgspec.DecodeError):
         return None

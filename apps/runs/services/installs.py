@@ -14,6 +14,7 @@ from apps.runs.models import Checkpoint, FleetInstall, FleetLease, Group, Instal
 from apps.runs.services import groups, leases
 from apps.runs.services.leases import SILENCE_AFTER
 from apps.runs.signals import install_finished
+from gpu_workers.contracts.checkpoints import read_name, version_name
 from gpu_workers.contracts.messages import AdapterInstall, FleetJob, PolicyInstalled
 from gpu_workers.contracts.transfers import Transfer
 from ratchet.commits import after_commit
@@ -159,7 +160,7 @@ def policy_names(run: Run, version: int) -> dict[str, str]:
         name = run.checkpoints.get(version=version).engine_name
     else:
         # Of attempt 0, so that every version of the run counts as a later one.
-        name = f"run-{run.pk}.a0@v0" if run.whole_weights else run.policy.engine_name
+        name = version_name(str(run.pk), 0, 0) if run.whole_weights else run.policy.engine_name
     field, other = ("policy_weights", "policy_adapter") if run.whole_weights else ("policy_adapter", "policy_weights")
     return {field: name, other: ""}
 
@@ -171,13 +172,14 @@ def transfer_of(run: Run) -> Transfer:
 
 def find_checkpoint(name: str) -> Checkpoint | None:
     """The checkpoint behind an adapter name `run-<id>.a<attempt>@v<version>`."""
-    head, _, version = name.removeprefix("run-").rpartition("@v")
-    run_id, _, attempt = head.rpartition(".a")
+    told = read_name(name)
     try:
-        key, numbers = UUID(run_id), (int(attempt), int(version))
+        run_id = UUID(told.run_id) if told else None
     except ValueError:
         return None
-    return Checkpoint.objects.filter(run_id=key, attempt=numbers[0], version=numbers[1]).first()
+    if told is None or run_id is None:
+        return None
+    return Checkpoint.objects.filter(run_id=run_id, attempt=told.attempt, version=told.version).first()
 
 
 def find_policy(project_id: UUID, name: str) -> Policy | None:

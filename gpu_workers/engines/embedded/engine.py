@@ -211,7 +211,7 @@ class Engine:
         current = self.model
         weights = pack_weights(tensors, current.config, current.weights.dtype)
         version = current.weight_version if weight_version is None else weight_version
-        return Model(current.path, current.config, weights, current.rotary, version)
+        return Model(current.path, current.config, weights, current.rotary, version, block_rows=current.block_rows)
 
     # -- the thread --
 

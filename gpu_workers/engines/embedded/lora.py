@@ -87,14 +87,16 @@ def load_adapter(name: str, folder: Path, config: LlamaConfig, dtype: torch.dtyp
         tensors = load_file(folder / "adapter_model.safetensors")
     except (OSError, SafetensorError) as error:
         raise AdapterError(f"cannot read {folder / 'adapter_model.safetensors'}: {error}") from error
-    rank = int(settings.get("r", 0))
+    rank, alpha = _rank_and_alpha(folder, settings)
     if not 1 <= rank <= max_rank:
         raise AdapterError(
             f"{folder}: rank {rank} is not between 1 and {max_rank}; start the engine with --max-lora-rank"
         )
-    alpha = float(settings.get("lora_alpha", rank))
     scaling = alpha / rank**0.5 if settings.get("use_rslora") else alpha / rank
     found = _by_module(folder, tensors)
+    last = max(layer for layer, _, _ in found)
+    if last >= config.num_layers:
+        raise AdapterError(f"{folder}: there is a layer {last}, the model has {config.num_layers}; not this model's")
     layers = [
         {fused: low for fused in FUSED if (low := _fuse(folder, fused, layer, found, config, scaling, dtype))}
         for layer in range(config.num_layers)
@@ -105,7 +107,7 @@ def load_adapter(name: str, folder: Path, config: LlamaConfig, dtype: torch.dtyp
 def _settings(folder: Path) -> dict[str, Any]:
     try:
         settings = dict(json.loads((folder / "adapter_config.json").read_text()))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise AdapterError(f"cannot read {folder / 'adapter_config.json'}: {error}") from error
     for key in ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern"):
         if settings.get(key):
@@ -113,6 +115,14 @@ def _settings(folder: Path) -> dict[str, Any]:
     if settings.get("bias", "none") != "none":
         raise AdapterError(f"{folder}: adapters with biases are not supported by the embedded engine")
     return settings
+
+
+def _rank_and_alpha(folder: Path, settings: dict[str, Any]) -> tuple[int, float]:
+    try:
+        rank = int(settings.get("r", 0))
+        return rank, float(settings.get("lora_alpha", rank))
+    except (ValueError, TypeError) as error:
+        raise AdapterError(f"{folder / 'adapter_config.json'}: r and lora_alpha are no numbers ({error})") from error
 
 
 def _by_module(folder: Path, tensors: dict[str, torch.Tensor]) -> dict[tuple[int, str, str], torch.Tensor]:
@@ -123,6 +133,9 @@ def _by_module(folder: Path, tensors: dict[str, torch.Tensor]) -> dict[tuple[int
         if match is None or match[2] not in known:
             raise AdapterError(f"{folder}: tensor {key} does not belong to a linear layer of a Llama decoder")
         found[int(match[1]), match[2], match[3]] = tensor
+    half = next((key for key in found if (*key[:2], "B" if key[2] == "A" else "A") not in found), None)
+    if half is not None:
+        raise AdapterError(f"{folder}: layer {half[0]} {half[1]} has lora_{half[2]} alone; the other half is missing")
     if not found:
         raise AdapterError(f"{folder}: adapter_model.safetensors holds no LoRA tensors")
     return found

@@ -53,6 +53,8 @@ class Model:
             "num_heads",
             "num_kv_heads",
             "head_dim",
+            "context_length",
+            "rope_theta",
         ):
             ours, theirs = getattr(self.config, name), getattr(config, name)
             if ours != theirs:

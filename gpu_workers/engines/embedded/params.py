@@ -23,6 +23,7 @@ _NEUTRAL = {
     "min_tokens": 0,
     **dict.fromkeys(("logit_bias", "custom_params", "stop_regex")),
 }
+GREEDY_BELOW = 1e-6  # temperatures that SGLang takes for 0
 _CONSTRAINTS = frozenset(ConstraintKind)
 _IGNORED = frozenset({"spaces_between_special_tokens", "stream_interval"})
 
@@ -91,7 +92,7 @@ def parse_sampling(raw: dict[str, Any]) -> SamplingParams:
     stop = [p.stop] if isinstance(p.stop, str) else p.stop or []
     return SamplingParams(
         max_new_tokens=128 if p.max_new_tokens is None else p.max_new_tokens,
-        temperature=p.temperature,
+        temperature=p.temperature if p.temperature >= GREEDY_BELOW else 0.0,
         top_p=p.top_p,
         top_k=p.top_k,
         min_p=p.min_p,

@@ -105,6 +105,7 @@ def _draw_truncated(probabilities_V: torch.Tensor, row: RowSampling) -> torch.Te
         values = values[: row.top_k]
     keep = values.cumsum(-1) - values < row.top_p  # the token that crosses top_p is kept
     keep &= (values >= row.min_p * values[0]) & (values > 0)  # none that a grammar has taken away
+    keep[0] = True  # whatever underflows: a top_p that is 0 in float32 keeps one too
     values = values[keep]
     index = torch.searchsorted(values.double().cumsum(-1), row.uniform * values.double().sum(), right=True)
     return order[: len(keep)][keep][index.clamp(max=len(values) - 1)]

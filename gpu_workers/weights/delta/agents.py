@@ -9,11 +9,10 @@ import httpx
 import msgspec
 
 from gpu_workers.contracts.store import ObjectStore, StoreError
-from gpu_workers.models.folder import WEIGHTS, file_sha256
 from gpu_workers.weights.adapter import InstallError
 from gpu_workers.weights.delta.errors import DeltaError, NoSpace
 from gpu_workers.weights.delta.keeping import CheckpointKeeper, Held, Wanted
-from gpu_workers.weights.delta.manifest import MANIFEST
+from gpu_workers.weights.served import Serving, same_bytes_in
 
 T = TypeVar("T")
 
@@ -23,17 +22,17 @@ CONNECT_SECONDS = 5.0
 
 
 class BringRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`serves` are the model folders that engines of this host say they have loaded."""
+    """`serves`: what engines of this host say they have."""
 
     wanted: Wanted
-    serves: list[str] = []
+    serves: list[Serving] = []
 
 
 class BringAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`same_bytes`: whether a served folder holds exactly the wanted weights; null where it cannot be read."""
+    """`same_bytes`: whether each of `serves` is exactly the wanted weights; null where its folder does not tell."""
 
     held: Held
-    same_bytes: dict[str, bool | None] = {}
+    same_bytes: list[bool | None] = []
 
 
 class Agent(Protocol):
@@ -95,24 +94,8 @@ def of_engines(urls: Iterable[str], agents: Mapping[str, str], here: T, at: Call
 
 def answer_bring(keeper: CheckpointKeeper, request: BringRequest) -> BringAnswer:
     """Blocks. Served folders are looked at first: the version before the last is deleted for the next."""
-    same = {path: same_bytes_in(Path(path), request.wanted.sha256) for path in request.serves}
+    same = [same_bytes_in(serving, request.wanted.sha256) for serving in request.serves]
     return BringAnswer(held=keeper.bring(request.wanted), same_bytes=same)
-
-
-def same_bytes_in(folder: Path, sha256: str) -> bool | None:
-    """By the folder's manifest where it has one, else by its weights file."""
-    try:
-        told = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=dict)
-        if "sha256" in told:
-            return bool(told["sha256"] == sha256)
-    except FileNotFoundError:
-        pass
-    except (OSError, msgspec.DecodeError):
-        return None
-    try:
-        return file_sha256(folder / WEIGHTS) == sha256
-    except OSError:
-        return None
 
 
 def _reason(response: httpx.Response) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
+from gpu_workers.models.folder import WEIGHTS
 from gpu_workers.weights.delta.codec import Encoding
 from gpu_workers.weights.delta.errors import BadLink
 from gpu_workers.weights.delta.layout import Bytes
@@ -88,6 +89,8 @@ def decode_manifest(data: bytes, source: str) -> VersionManifest:
     for name in [*manifest.files, *manifest.stored]:
         if not _PLAIN_NAME.fullmatch(name):
             raise BadLink(f"{source}: {name!r} is no plain file name")
+    for name in manifest.files.keys() & {WEIGHTS, DELTA, MANIFEST}:  # they would be put in place of what was checked
+        raise BadLink(f"{source}: {name} is no file beside the weights")
     if manifest.delta is not None and manifest.delta.compression != COMPRESSION:
         raise BadLink(f"{source}: compression {manifest.delta.compression!r} is not known here")
     return manifest

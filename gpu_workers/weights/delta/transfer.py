@@ -10,6 +10,7 @@ from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.weights.delta.agents import Agent, BringAnswer, BringRequest, HttpAgent, LocalAgent, of_engines
 from gpu_workers.weights.delta.keeping import Wanted
 from gpu_workers.weights.in_place import Brought, InPlaceTransfer
+from gpu_workers.weights.served import Serving, serving_of
 
 
 class DeltaTransfer(InPlaceTransfer):
@@ -34,12 +35,10 @@ class DeltaTransfer(InPlaceTransfer):
     async def bring(self, item: AdapterInstall, base_fingerprint: str) -> Brought:
         """On all hosts at once. Raises InstallError."""
         wanted = Wanted(name=item.name, uri=item.uri, sha256=item.sha256, base_fingerprint=base_fingerprint)
-        serves: dict[Agent, list[str]] = {}
+        serves: dict[Agent, list[Serving]] = {}
         for url, engine in self._engines:
-            serves.setdefault(self._agents[url], []).append((await engine.info()).model_path)
-        requests = [
-            agent.bring(BringRequest(wanted=wanted, serves=sorted(set(paths)))) for agent, paths in serves.items()
-        ]
+            serves.setdefault(self._agents[url], []).append(serving_of(await engine.info()))
+        requests = [agent.bring(BringRequest(wanted=wanted, serves=served)) for agent, served in serves.items()]
         answers = dict(zip(serves, await asyncio.gather(*requests), strict=True))
         densities = [found for answer in answers.values() if (found := answer.held.density) is not None]
 
@@ -47,10 +46,11 @@ class DeltaTransfer(InPlaceTransfer):
             return answers[self._agents[url]]
 
         def same_bytes(url: str, info: EngineInfo) -> bool | None:
-            return answer(url).same_bytes.get(info.model_path)
+            agent = self._agents[url]
+            return dict(zip(serves[agent], answers[agent].same_bytes, strict=False)).get(serving_of(info))
 
         return Brought(
-            put=lambda url, engine: engine.update_weights(answer(url).held.path, item.name, flush_cache=True),
+            put=lambda url, engine, _: engine.update_weights(answer(url).held.path, item.name, flush_cache=True),
             same_bytes=same_bytes,
             num_bytes=sum(answer.held.num_bytes for answer in answers.values()),
             density=max(densities, default=None),

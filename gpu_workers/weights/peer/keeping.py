@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from gpu_workers.models.folder import WEIGHTS, file_sha256
-from gpu_workers.weights.delta.agents import same_bytes_in
 from gpu_workers.weights.delta.errors import DeltaError
 from gpu_workers.weights.delta.files import refusing_when_full, sync, sync_folder, write_whole
 from gpu_workers.weights.delta.local import LocalVersions, Marker
 from gpu_workers.weights.delta.manifest import MANIFEST
 from gpu_workers.weights.ordered import OrderedProcess
 from gpu_workers.weights.peer.messages import OfferedFile, PullAnswer, PullRequest
+from gpu_workers.weights.served import same_bytes_in
 
 PART_BYTES = 64 * 2**20  # a multiple of the page size
 _START_SECONDS = 60.0
@@ -49,7 +49,7 @@ class PeerKeeper:
         """Have the version here. Blocks. Raises PeerError, NoSpace or OSError."""
         started = time.monotonic()
         _check(request)
-        same = {path: same_bytes_in(Path(path), request.wanted.sha256) for path in request.serves}
+        same = [same_bytes_in(serving, request.wanted.sha256) for serving in request.serves]
         with self.local.locked(), refusing_when_full(self.cache):
             self.local.remove_unfinished()
             num_bytes, marker = 0, self._held(request)

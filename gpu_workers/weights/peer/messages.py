@@ -3,6 +3,7 @@
 import msgspec
 
 from gpu_workers.weights.delta.keeping import Wanted
+from gpu_workers.weights.served import Serving
 
 
 class OfferedFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,13 +29,12 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 class PullRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The commit: this version consists of these files with these checksums, whatever bytes arrive.
 
-    `serves` are the model folders that engines of this host say they have loaded. A peer that sends nothing for
-    `stall_seconds` is given up.
+    `serves` is what engines of this host say they have. A peer that sends nothing for `stall_seconds` is given up.
     """
 
     wanted: Wanted
     offer: Offer
-    serves: list[str] = []
+    serves: list[Serving] = []
     stall_seconds: float = 15.0
 
 
@@ -44,4 +44,4 @@ class PullAnswer(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     num_bytes: int
     seconds: float
-    same_bytes: dict[str, bool | None] = {}
+    same_bytes: list[bool | None] = []

@@ -18,6 +18,7 @@ from gpu_workers.weights.in_place import Brought, InPlaceTransfer
 from gpu_workers.weights.ordered import OrderedProcess
 from gpu_workers.weights.peer.agents import HttpPullingAgent, LocalPullingAgent, PullingAgent
 from gpu_workers.weights.peer.messages import Offer, PullAnswer, PullRequest
+from gpu_workers.weights.served import Serving, is_confirmed, serving_of
 from gpu_workers.weights.whole import whole_folder
 
 OFFER_SECONDS = 600.0  # a whole model is read into memory
@@ -57,7 +58,7 @@ class PeerTransfer(InPlaceTransfer):
         """As every transfer of whole models; nothing is offered where all engines have the version already."""
         if install:
             item = max(install, key=lambda one: one.version)
-            if all([(await engine.info()).weight_version == item.name for _, engine in self._engines]):
+            if all([is_confirmed(url, await engine.info(), item) for url, engine in self._engines]):
                 engines = [url for url, _ in self._engines]
                 return PolicyInstalled(job_id="", ok=True, installed=[item.name], engines=engines)
         return await super().install(install, retire, base_fingerprint=base_fingerprint)
@@ -66,9 +67,9 @@ class PeerTransfer(InPlaceTransfer):
         """To all hosts at once. Raises InstallError."""
         folder = await asyncio.to_thread(whole_folder, self._store, self._cache, item, base_fingerprint)
         wanted = Wanted(name=item.name, uri=item.uri, sha256=item.sha256, base_fingerprint=base_fingerprint)
-        serves: dict[PullingAgent, list[str]] = {}
+        serves: dict[PullingAgent, list[Serving]] = {}
         for url, engine in self._engines:
-            serves.setdefault(self._agents[url], []).append((await engine.info()).model_path)
+            serves.setdefault(self._agents[url], []).append(serving_of(await engine.info()))
         process = self._start_offering()
         try:
             offer = await self._offer(process, folder, item)
@@ -77,11 +78,11 @@ class PeerTransfer(InPlaceTransfer):
                     PullRequest(
                         wanted=wanted,
                         offer=offer,
-                        serves=sorted(set(paths)),
+                        serves=served,
                         stall_seconds=self._stall_seconds,
                     )
                 )
-                for agent, paths in serves.items()
+                for agent, served in serves.items()
             ]
             answers = dict(zip(serves, await asyncio.gather(*requests), strict=True))
         finally:
@@ -91,10 +92,11 @@ class PeerTransfer(InPlaceTransfer):
             return answers[self._agents[url]]
 
         def same_bytes(url: str, info: EngineInfo) -> bool | None:
-            return answer(url).same_bytes.get(info.model_path)
+            agent = self._agents[url]
+            return dict(zip(serves[agent], answers[agent].same_bytes, strict=False)).get(serving_of(info))
 
         return Brought(
-            put=lambda url, engine: engine.update_weights(answer(url).path, item.name, flush_cache=True),
+            put=lambda url, engine, _: engine.update_weights(answer(url).path, item.name, flush_cache=True),
             same_bytes=same_bytes,
             num_bytes=sum(answer.num_bytes for answer in answers.values()),
         )

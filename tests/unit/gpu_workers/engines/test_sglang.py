@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -233,6 +234,39 @@ async def test_a_bad_answer_is_told(engine: SGLangEngine, server: Server, behavi
     server.behaviours = [behaviour]
     with pytest.raises(EngineError, match=message):
         await engine.generate(ask())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [1],
+        {},
+        {"output_ids": [7]},
+        {"output_ids": ["x"], "meta_info": {}},
+        {"output_ids": [7], "meta_info": {"output_token_logprobs": [[]]}},
+        {"output_ids": [7], "meta_info": {"finish_reason": "stop"}},
+        {"output_ids": [7], "meta_info": {"weight_versions": [{"version": "1"}]}},
+    ],
+)
+async def test_an_answer_that_is_no_generation_is_the_engines_fault(
+    engine: SGLangEngine, server: Server, body: object
+) -> None:
+    server.behaviours = [answers(body)]
+    with pytest.raises(EngineError, match="no generation"):
+        await engine.generate(ask())
+
+
+async def test_a_log_prob_that_is_no_number_is_told_as_such(engine: SGLangEngine, server: Server) -> None:
+    """So that the probe of an install refuses the weights."""
+    server.behaviours = [answers({"output_ids": [7], "meta_info": {"output_token_logprobs": [[None, 7, None]]}})]
+    assert math.isnan((await engine.generate(ask())).logprobs[0])
+
+
+async def test_half_an_event_is_the_engines_fault(engine: SGLangEngine, server: Server) -> None:
+    server.behaviours = [answers('data: {"output_ids": [7\n\n')]
+    with pytest.raises(EngineError, match="not JSON"):
+        async for _ in engine.stream(ask()):
+            pass
 
 
 async def test_a_stream_that_breaks_off_is_an_error_and_aborted(engine: SGLangEngine, server: Server) -> None:

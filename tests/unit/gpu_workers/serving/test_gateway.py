@@ -153,6 +153,22 @@ async def test_stop_texts_and_length(setup: Setup) -> None:
     assert short.json()["usage"]["completion_tokens"] == 3
 
 
+async def test_a_stream_shows_nothing_of_a_stop_text(setup: Setup) -> None:
+    """Its tokens come one by one: the first ones could be of anything."""
+    async with setup.running() as client:
+        response = await client.post("/v1/chat/completions", json=ASK | {"stop": "said", "stream": True}, headers=TOKEN)
+    lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
+    deltas = [json.loads(line)["choices"][0]["delta"] for line in lines[:-1]]
+    assert "".join(delta.get("content", "") for delta in deltas) == "you "
+
+
+@pytest.mark.parametrize("body", [b'{"model": "\\ud800"}', b"\xff", b"[" * 100_000, b"{", b'{"temperature": NaN}'])
+async def test_a_body_that_is_no_json_is_said_to_be_none(setup: Setup, body: bytes) -> None:
+    async with setup.running() as client:
+        response = await client.post("/v1/chat/completions", content=body, headers=TOKEN)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_json")
+
+
 async def test_only_a_live_token_of_the_project_is_served(setup: Setup) -> None:
     async with setup.running() as client:
         statuses = {
@@ -182,6 +198,8 @@ async def test_models_are_the_channels(setup: Setup) -> None:
     [
         ({"messages": []}, "missing_parameter", "messages"),
         ({"messages": [{"role": "boss", "content": "x"}]}, "invalid_value", "messages.0.role"),
+        ({"messages": [{"role": [], "content": "x"}]}, "invalid_value", "messages.0.role"),
+        ({"messages": [{"role": "user", "content": "x" * 1_900_000}]}, "context_length_exceeded", "messages"),
         ({"messages": [{"role": "user", "content": 3}]}, "invalid_value", "messages.0.content"),
         ({"messages": [{"role": "user", "content": "x" * 3000}]}, "context_length_exceeded", "messages"),
         ({"temperature": 9}, "invalid_value", "temperature"),

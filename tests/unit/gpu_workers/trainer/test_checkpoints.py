@@ -6,8 +6,9 @@ import msgspec
 import pytest
 import torch
 
+from gpu_workers.contracts.checkpoints import Identity, version_key, version_name
 from gpu_workers.trainer import checkpoints
-from gpu_workers.trainer.checkpoints import CheckpointError, Identity, TrainerState
+from gpu_workers.trainer.checkpoints import CheckpointError, TrainerState
 from gpu_workers.trainer.sharded import save_sharded
 from gpu_workers.trainer.world import ALONE
 
@@ -76,5 +77,5 @@ def test_another_format_is_refused_with_what_to_do(folder: Path, number: int):
 
 
 def test_names_carry_the_attempt():
-    assert checkpoints.adapter_name("7f", 2, 13) == "run-7f.a2@v13"
-    assert checkpoints.version_key("7f", 2, 13) == "runs/7f/a2/v000013"
+    assert version_name("7f", 2, 13) == "run-7f.a2@v13"
+    assert version_key("7f", 2, 13) == "runs/7f/a2/v000013"

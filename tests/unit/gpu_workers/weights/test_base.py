@@ -11,6 +11,7 @@ from gpu_workers.engines.sglang import SGLangEngine
 from gpu_workers.models.folder import WEIGHTS, read_description
 from gpu_workers.weights.adapter import InstallError
 from gpu_workers.weights.base import published_base
+from gpu_workers.weights.delta.manifest import MANIFEST
 from gpu_workers.weights.fleet import install_on_fleet
 from tests.support.transfers import Case
 from tests.unit.gpu_workers.engines.serving import serving
@@ -68,3 +69,13 @@ def test_a_base_model_that_is_not_what_its_description_says_is_never_published(
     with pytest.raises(InstallError, match="prepare the base model again"):
         published_base(store, damaged, tmp_path / "cache", START)
     assert not store.fs.exists(store.path("models"))
+
+
+def test_a_base_model_that_was_published_itself_keeps_its_own_manifest(tiny_model: Path, tmp_path: Path) -> None:
+    """Its files are linked, not copied, while it is put into the store."""
+    store, base = ObjectStore(f"file://{tmp_path / 'objects'}"), tmp_path / "base"
+    shutil.copytree(tiny_model, base)
+    (base / MANIFEST).write_text("its own")
+    item = published_base(store, base, tmp_path / "cache", START)
+    assert (base / MANIFEST).read_text() == "its own"
+    assert f"base-{item.sha256[:16]}" in store.get(f"{item.uri}/{MANIFEST}").decode()

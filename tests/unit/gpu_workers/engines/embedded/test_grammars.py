@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from gpu_workers.engines.embedded import grammars
 from gpu_workers.engines.embedded.engine import Engine
 from gpu_workers.engines.embedded.grammars import GrammarMatcher, Grammars
 from gpu_workers.engines.embedded.request import RequestError
+from gpu_workers.engines.schemas import JsonSchemaError, check_json_schema
 from gpu_workers.models import smollm2, tiny
 from gpu_workers.models.folder import ModelError
 from tests.unit.gpu_workers.engines.serving import serving
@@ -263,3 +265,69 @@ async def test_masks_follow_the_vocabulary_of_smollm2() -> None:
             assert matcher.accept(token)
         assert matcher.is_terminated
     assert len(by_letters) > len(by_words)
+
+
+_WHOLE = {"type": "integer", "minimum": 0, "maximum": 3}
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"type": "string", "format": []}, "at #/format: "),
+        ({"type": "string", "format": {}}, "at #/format: "),
+        ({"allOf": [_WHOLE, {"enum": [1]}]}, "at #: more than one schema in allOf"),
+        ({"type": "object", "anyOf": [{"type": "object"}]}, "at #: type beside anyOf"),
+        ({"$ref": "#/$defs/x", "required": ["b"], "$defs": {"x": {"type": "object"}}}, "at #: required beside $ref"),
+        ({"type": "integer", "enum": ["a", 1]}, "at #: type beside enum"),
+        ({"type": "array", "items": {"type": "string", "const": 1}}, "at #/items: type beside const"),
+        ({"type": "string", "enum": ["a"], "pattern": "^b$"}, "at #: pattern, type beside enum"),
+        ({"type": "object", "required": ["zz"]}, "at #: required zz"),
+        ({"minimum": 5}, "at #: minimum without a type"),
+        ({"type": "object", "properties": {"a": {"pattern": "a"}}}, "at #/properties/a: pattern without a type"),
+        ({"$ref": "http://x/y"}, "at #: $ref 'http://x/y'"),
+        ({"$ref": "#foo"}, "at #: $ref '#foo'"),
+        ({"type": "string", "pattern": "^(?!a).$"}, "at #: looking ahead"),
+        ({"type": "object", "properties": {"a": _WHOLE}, "patternProperties": {"^a": _WHOLE}}, "at #: patternProp"),
+        ({"type": "object", "additionalProperties": _WHOLE, "minProperties": 2}, "at #: minProperties beside"),
+    ],
+)
+def test_what_xgrammar_would_pass_over_is_refused_with_its_place(schema: Any, place: str) -> None:
+    with pytest.raises(JsonSchemaError) as error:
+        check_json_schema(schema)
+    assert str(error.value).startswith(place)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/x", "description": "of pydantic", "$defs": {"x": _WHOLE}},
+        {"anyOf": [_WHOLE, {"type": "null"}], "default": None, "title": "Maybe"},
+        {"allOf": [{"$ref": "#/$defs/x"}], "default": 1, "$defs": {"x": {"type": "string", "enum": ["a", "b"]}}},
+        {"type": "string", "const": "a"},
+        {"type": ["string", "null"], "enum": ["a", None]},
+        {"type": "object", "properties": {"a": _WHOLE, "b": _WHOLE}, "minProperties": 2, "required": ["a"]},
+        {"type": "object", "additionalProperties": _WHOLE, "propertyNames": {"pattern": "^[ab]$"}},
+        {"type": "object", "patternProperties": {"^a": _WHOLE}, "additionalProperties": False},
+        {"type": "string", "pattern": r"^[(?=]\(?a$"},
+    ],
+)
+async def test_what_is_taken_is_held_to(model: Path, schema: Any) -> None:
+    """Random ways through the grammar, all of them valid."""
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    vocab_size = json.loads((model / "config.json").read_text())["vocab_size"]
+    constraint = Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(schema))
+    compiled = (await Grammars(tokenizer, vocab_size, [tiny.EOS_ID]).prepare([constraint]))[constraint]
+    chance, num_ended = random.Random(0), 0
+    for _ in range(40):
+        matcher, ids = GrammarMatcher(compiled, vocab_size), list[int]()
+        while len(ids) < 120 and not matcher.is_terminated:
+            allowed = matcher.allowed()
+            assert allowed is not None
+            options = allowed.nonzero().flatten().tolist()
+            token = tiny.EOS_ID if tiny.EOS_ID in options else chance.choice(options)
+            assert matcher.accept(token)
+            ids.append(token)
+        if matcher.is_terminated:
+            num_ended += 1
+            jsonschema.validate(json.loads(tokenizer.decode(ids[:-1])), schema)
+    assert num_ended

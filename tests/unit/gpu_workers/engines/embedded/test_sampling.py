@@ -79,3 +79,13 @@ def test_logprobs_of_given_tokens() -> None:
     assert token_logprobs(LOGITS.expand(2, -1), torch.tensor([1, 3])) == pytest.approx(
         [math.log(0.3), math.log(0.05)], abs=1e-6
     )
+
+
+@pytest.mark.parametrize("cut", [{"top_p": 1e-46}, {"top_p": 1e-320}, {"min_p": 1.0}, {"top_k": 1, "top_p": 1e-300}])
+def test_one_token_is_always_left(cut: dict[str, float]) -> None:
+    assert draw(0.99, **cut)[0] == 0
+
+
+def test_logits_that_are_no_numbers_give_a_token_whose_logprob_says_so() -> None:
+    token, logprob = draw(0.5, torch.full((1, 4), float("nan")), top_p=0.5)
+    assert 0 <= token < 4 and math.isnan(logprob)

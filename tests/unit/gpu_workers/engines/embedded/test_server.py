@@ -9,11 +9,12 @@ from typing import Any
 
 import httpx
 import pytest
+from safetensors.torch import load_file, save_file
 
 from gpu_workers.engines.embedded.engine import Engine
 from gpu_workers.models import tiny
 from gpu_workers.models.folder import describe, write_json
-from tests.unit.gpu_workers.engines.serving import make_adapter, serving
+from tests.unit.gpu_workers.engines.serving import make_adapter, make_engine, serving
 
 PROMPT = [1, 20, 21, 22]
 
@@ -352,3 +353,51 @@ async def test_a_dead_engine_says_so(endless_model: Path) -> None:
             refused = await client.post("/generate", json=body())
             assert refused.status_code == 500
             assert "restart" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("temperature", [1e-7, 1e-40, 1e-320])
+async def test_a_temperature_next_to_nothing_is_greedy(http: httpx.AsyncClient, temperature: float) -> None:
+    """As SGLang takes it; a division by it would overflow."""
+    wanted, answer = [
+        await generate(http, sampling={"temperature": t, "top_p": 0.9}, return_logprob=True) for t in (0.0, temperature)
+    ]
+    assert answer["output_ids"] == wanted["output_ids"]
+    assert answer["meta_info"]["output_token_logprobs"] == wanted["meta_info"]["output_token_logprobs"]
+
+
+async def test_half_an_adapter_and_one_of_a_deeper_model_are_refused(http: httpx.AsyncClient, tmp_path: Path) -> None:
+    half, deep = make_adapter(tmp_path / "half"), make_adapter(tmp_path / "deep", num_layers=3)
+    tensors = load_file(half / "adapter_model.safetensors")
+    del tensors["base_model.model.model.layers.1.mlp.up_proj.lora_B.weight"]
+    save_file(tensors, half / "adapter_model.safetensors")
+    for folder, problem in ((half, "layer 1 up_proj has lora_A alone"), (deep, "there is a layer 2, the model has 2")):
+        answer = await http.post("/load_lora_adapter", json={"lora_name": folder.name, "lora_path": str(folder)})
+        assert answer.status_code == 400 and problem in answer.text
+
+
+@pytest.mark.parametrize("settings", ["[1]", '{"r": "x"}', '{"r": null}', '{"r": 4, "lora_alpha": "y"}'])
+async def test_settings_that_are_none_are_refused(http: httpx.AsyncClient, tmp_path: Path, settings: str) -> None:
+    folder = make_adapter(tmp_path / "a")
+    (folder / "adapter_config.json").write_text(settings)
+    answer = await http.post("/load_lora_adapter", json={"lora_name": "a", "lora_path": str(folder)})
+    assert answer.status_code == 400 and "adapter_config.json" in answer.text
+
+
+@pytest.mark.parametrize("change", [{"max_position_embeddings": 4096}, {"rope_theta": 5.0}])
+async def test_weights_of_other_positions_are_refused(
+    http: httpx.AsyncClient, other_weights: Path, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    """The rotary table is the engine's own: it would be too short, or another one."""
+    folder = tmp_path / "other"
+    shutil.copytree(other_weights, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("rope_parameters", None)
+    (folder / "config.json").write_text(json.dumps(config | change))
+    answer = await http.post("/update_weights_from_disk", json={"model_path": str(folder)})
+    assert answer.status_code == 400 and "the served model's is" in answer.text
+
+
+def test_weights_that_were_sent_are_computed_with_as_before(endless_model: Path) -> None:
+    engine = make_engine(endless_model, "--deterministic")
+    model = engine.pack_model(load_file(endless_model / "model.safetensors"), "v1")
+    assert model.block_rows == engine.model.block_rows > 0

@@ -26,6 +26,7 @@ from gpu_workers.weights.delta.agents import SECRET_HEADER, BringAnswer, BringRe
 from gpu_workers.weights.delta.keeping import CheckpointKeeper, Wanted
 from gpu_workers.weights.delta.manifest import DELTA
 from gpu_workers.weights.delta.transfer import DeltaTransfer
+from gpu_workers.weights.served import STARTED, Serving
 from ratchet.env import ROOT
 from tests.integration.services.machine import free_port
 from tests.unit.gpu_workers.weights.delta.chains import Chain, check_whole, make_chain
@@ -46,7 +47,7 @@ def client(chain: Chain, tmp_path: Path) -> Iterator[TestClient]:
 
 
 def body(wanted: Wanted, *serves: str) -> bytes:
-    return msgspec.json.encode(BringRequest(wanted=wanted, serves=list(serves)))
+    return msgspec.json.encode(BringRequest(wanted=wanted, serves=[Serving(path, STARTED) for path in serves]))
 
 
 def test_a_version_is_brought_and_told(chain: Chain, client: TestClient) -> None:
@@ -55,9 +56,9 @@ def test_a_version_is_brought_and_told(chain: Chain, client: TestClient) -> None
     answer = client.post("/weights/bring", content=body(chain.versions[2], str(before), "/none"), headers=ASKED)
     told = msgspec.json.decode(answer.content, type=BringAnswer)
     check_whole(told.held, chain.digests[2])
-    assert told.same_bytes == {str(before): False, "/none": None}
+    assert told.same_bytes == [False, None]
     again = client.post("/weights/bring", content=body(chain.versions[2], told.held.path), headers=ASKED)
-    assert msgspec.json.decode(again.content, type=BringAnswer).same_bytes == {told.held.path: True}
+    assert msgspec.json.decode(again.content, type=BringAnswer).same_bytes == [True]
     assert client.get("/weights/current", headers=ASKED).json()["held"]["name"] == chain.versions[2].name
 
 

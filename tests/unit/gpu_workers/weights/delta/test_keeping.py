@@ -232,6 +232,8 @@ def test_a_damaged_snapshot_leads_to_the_one_before(chain: Chain, keeper: Checkp
         ({"num_bytes": "many"}, "cannot be read"),
         ({"stored": ["../../../x"]}, "no plain file name"),
         ({"files": {"a/b": "0"}}, "no plain file name"),
+        ({"files": {"model.safetensors": "0"}}, "no file beside the weights"),
+        ({"files": {"manifest.json": "0"}}, "no file beside the weights"),
         ({"delta__compression": "lzma"}, "compression 'lzma' is not known"),
         ({"delta__sha256": "0" * 64}, "digest"),
         ({"delta__base_digest": "0" * 64}, "not what run-r.a1@v3 was made against"),
