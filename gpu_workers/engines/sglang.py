@@ -236,6 +236,8 @@ def _read_result(url: str, answer: dict[str, Any]) -> GenerateResult:
     if meta.get("output_token_logprobs") and len(logprobs) != len(ids):
         raise EngineError(f"the engine answered {len(ids)} tokens but {len(logprobs)} log-probs", retryable=False)
     finish = meta.get("finish_reason") or {"type": ""}
+    if isinstance(code := finish.get("status_code"), int):  # how SGLang ends a stream that it should not have begun
+        raise refused(f"{url}/generate", str(finish.get("message", "")), code)
     return GenerateResult(
         output_ids=ids,
         logprobs=logprobs,

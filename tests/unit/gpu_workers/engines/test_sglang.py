@@ -269,6 +269,17 @@ async def test_half_an_event_is_the_engines_fault(engine: SGLangEngine, server: 
             pass
 
 
+async def test_a_stream_that_ends_with_a_refusal_is_refused(engine: SGLangEngine, server: Server) -> None:
+    """As SGLang 0.5.23 answers a regex that does not compile, after a token that it was free to choose."""
+    finish = {"type": "abort", "message": "Failed to compile regex grammar", "status_code": 400}
+    event = {**ANSWER, "meta_info": {**ANSWER["meta_info"], "finish_reason": finish}}
+    server.behaviours = [answers(f"data: {json.dumps(event)}\n\n", content_type="text/event-stream"), answers({})]
+    with pytest.raises(EngineError, match="compile regex") as error:
+        async for _ in engine.stream(ask()):
+            pass
+    assert (error.value.status, error.value.retryable) == (400, False)
+
+
 async def test_a_stream_that_breaks_off_is_an_error_and_aborted(engine: SGLangEngine, server: Server) -> None:
     event = f"data: {json.dumps(ANSWER)}\n\n"
     server.behaviours = [answers(event, content_type="text/event-stream"), answers({})]
