@@ -4,7 +4,7 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -99,11 +99,9 @@ def stub_episodes(task: TaskBundle, reference: FinishedEpisode) -> dict[str, Fin
     brought = {path: text.encode() for path, text in task.contract.files.items()}
     own = [p for p, data in reference.files.items() if p.endswith(".py") and brought.get(p) != data]
     blocks = _FENCED.findall(reference.answer)
-    answered = blocks[-1] if blocks else reference.answer
-    functions = _functions(answered)
+    functions = _functions(blocks[-1] if blocks else reference.answer)
     episodes = {}
-    sources = [reference.files[path].decode(errors="replace") for path in own]
-    stubs = CODE_STUBS | ({} if _takes_nothing([*sources, answered]) else CONSTANT_STUBS)
+    stubs = CODE_STUBS | CONSTANT_STUBS
     stubs |= SCRIPT_STUBS if task.verifier.kind is VerifierKind.SCRIPT else {}
     stubs |= PROBE_STUBS if has_program(task.verifier) else {}
     stubs |= ORDER_STUBS if not _is_apart(task.verifier) else dict(list(ORDER_STUBS.items())[:1])
@@ -159,25 +157,15 @@ def gives_parts(spec: VerifierSpec) -> bool:
     return spec.kind is VerifierKind.PROGRAM or bool(spec.config.get("partial"))
 
 
-def _takes_nothing(sources: Sequence[str]) -> bool:
-    """Whether all functions that Python texts define take no argument: what answers right is a constant then."""
-    taken = [node.args for text in sources for node in ast.walk(_parsed(text)) if isinstance(node, ast.FunctionDef)]
-    return bool(taken) and not any(a.posonlyargs or a.args or a.vararg or a.kwonlyargs or a.kwarg for a in taken)
-
-
 def _functions(code: str) -> list[str]:
-    """Names that a Python text defines as functions or classes."""
-    return [node.name for node in _parsed(code).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-
-
-def _parsed(code: str) -> ast.Module:
-    """A Python text as a tree; an empty one where it is no Python."""
+    """Names that a Python text defines as functions or classes; none where it is no Python."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.parse(code)
+            body = ast.parse(code).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ast.Module(body=[], type_ignores=[])
+        return []
+    return [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
 
 
 def guess_arguments(tool: ToolSpec, asked: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ SCRIPT = """
 [ "$(cat answer.txt 2>/dev/null)" = yes ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt
 """
 WRITE = ToolSpec(name="write_file")
-TESTS = "from answer import one\n\ndef test_one():\n    assert one() == 1\n"
+TESTS = "from answer import double\n\ndef test_double():\n    assert double(2) == 4\n"
 WEATHER = ToolSpec(name="weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}})
 
 
@@ -67,7 +67,7 @@ CASES = {
     ),
     "tests": Case(
         VerifierSpec(kind=VerifierKind.TESTS, files={"test_it.py": TESTS}, config={"answer_file": "answer.py"}),
-        "def one(): return 1", ("def one(): return 2", "one = 1", "import os; os._exit(0)"), None,
+        "def double(n): return 2 * n", ("def double(n): return n", "double = 4", "import os; os._exit(0)"), None,
     ),
     "script": Case(
         VerifierSpec(kind=VerifierKind.SCRIPT, files={"test.sh": SCRIPT}), "yes", ("no", "YES"), None,
