@@ -112,11 +112,7 @@ async def replace_weights(url: str, engine: RolloutEngine, item: AdapterInstall,
             ) from error
         await _leave_consistent(engine, item, before.weight_version, digest)
         raise
-    await engine.resume()
-    pause_seconds = time.monotonic() - paused_at
-    await _probe(url, engine, item)
-    note_confirmed(url, item)
-    return pause_seconds
+    return await _go_on(url, engine, item, paused_at)
 
 
 async def _go_on_with(url: str, engine: RolloutEngine, item: AdapterInstall) -> float:
@@ -124,6 +120,11 @@ async def _go_on_with(url: str, engine: RolloutEngine, item: AdapterInstall) -> 
     paused_at = time.monotonic()
     await engine.pause("retract")
     await _flush(url, engine)
+    return await _go_on(url, engine, item, paused_at)
+
+
+async def _go_on(url: str, engine: RolloutEngine, item: AdapterInstall, paused_at: float) -> float:
+    """Seconds of pause. From here on the engine is known to sample from these weights."""
     await engine.resume()
     pause_seconds = time.monotonic() - paused_at
     await _probe(url, engine, item)

@@ -1,20 +1,22 @@
 """Who keeps the checkpoint on an engine's host: this process, or an agent there that is asked over HTTP."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import httpx
 import msgspec
 
+from gpu_workers.contracts.seams import EngineInfo, RolloutEngine
 from gpu_workers.contracts.store import ObjectStore, StoreError
 from gpu_workers.weights.adapter import InstallError
 from gpu_workers.weights.delta.errors import DeltaError, NoSpace
 from gpu_workers.weights.delta.keeping import CheckpointKeeper, Held, Wanted
-from gpu_workers.weights.served import Serving, same_bytes_in
+from gpu_workers.weights.served import Serving, same_bytes_in, serving_of
 
 T = TypeVar("T")
+H = TypeVar("H")
 
 SECRET_HEADER = "X-Ratchet-Agent-Secret"  # noqa: S105
 BRING_SECONDS = 1800.0  # a whole model may have to be fetched
@@ -33,6 +35,13 @@ class BringAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     held: Held
     same_bytes: list[bool | None] = []
+
+
+class Told(Protocol):
+    """An agent's answer, as far as it is about what engines served: in the order of the request's `serves`."""
+
+    @property
+    def same_bytes(self) -> Sequence[bool | None]: ...
 
 
 class Agent(Protocol):
@@ -90,6 +99,26 @@ def of_engines(urls: Iterable[str], agents: Mapping[str, str], here: T, at: Call
     """Engine URL -> its agent: one for each URL of `agents`; `here` for engines without one, which are on this host."""
     made = {url: at(url) for url in set(agents.values())}
     return {url: made.get(agents.get(url, ""), here) for url in urls}
+
+
+async def served_by_host(
+    engines: Sequence[tuple[str, RolloutEngine]], agents: Mapping[str, H]
+) -> dict[H, list[Serving]]:
+    """Agent -> what the engines of its host say they have, each thing once: it may read a whole file for it."""
+    serves: dict[H, list[Serving]] = {}
+    for url, engine in engines:
+        known, found = serves.setdefault(agents[url], []), serving_of(await engine.info())
+        if found not in known:
+            known.append(found)
+    return serves
+
+
+def told_by_hosts(
+    agents: Mapping[str, H], serves: Mapping[H, Sequence[Serving]], answers: Mapping[H, Told]
+) -> Callable[[str, EngineInfo], bool | None]:
+    """`Brought.same_bytes` as the agents answered it."""
+    told = {agent: dict(zip(served, answers[agent].same_bytes, strict=False)) for agent, served in serves.items()}
+    return lambda url, info: told[agents[url]].get(serving_of(info))
 
 
 def answer_bring(keeper: CheckpointKeeper, request: BringRequest) -> BringAnswer:

@@ -5,12 +5,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpu_workers.contracts.messages import AdapterInstall
-from gpu_workers.contracts.seams import EngineInfo, RolloutEngine
+from gpu_workers.contracts.seams import RolloutEngine
 from gpu_workers.contracts.store import ObjectStore
-from gpu_workers.weights.delta.agents import Agent, BringAnswer, BringRequest, HttpAgent, LocalAgent, of_engines
+from gpu_workers.weights.delta.agents import (
+    Agent,
+    BringAnswer,
+    BringRequest,
+    HttpAgent,
+    LocalAgent,
+    of_engines,
+    served_by_host,
+    told_by_hosts,
+)
 from gpu_workers.weights.delta.keeping import Wanted
 from gpu_workers.weights.in_place import Brought, InPlaceTransfer
-from gpu_workers.weights.served import Serving, serving_of
 
 
 class DeltaTransfer(InPlaceTransfer):
@@ -35,9 +43,7 @@ class DeltaTransfer(InPlaceTransfer):
     async def bring(self, item: AdapterInstall, base_fingerprint: str) -> Brought:
         """On all hosts at once. Raises InstallError."""
         wanted = Wanted(name=item.name, uri=item.uri, sha256=item.sha256, base_fingerprint=base_fingerprint)
-        serves: dict[Agent, list[Serving]] = {}
-        for url, engine in self._engines:
-            serves.setdefault(self._agents[url], []).append(serving_of(await engine.info()))
+        serves = await served_by_host(self._engines, self._agents)
         requests = [agent.bring(BringRequest(wanted=wanted, serves=served)) for agent, served in serves.items()]
         answers = dict(zip(serves, await asyncio.gather(*requests), strict=True))
         densities = [found for answer in answers.values() if (found := answer.held.density) is not None]
@@ -45,13 +51,9 @@ class DeltaTransfer(InPlaceTransfer):
         def answer(url: str) -> BringAnswer:
             return answers[self._agents[url]]
 
-        def same_bytes(url: str, info: EngineInfo) -> bool | None:
-            agent = self._agents[url]
-            return dict(zip(serves[agent], answers[agent].same_bytes, strict=False)).get(serving_of(info))
-
         return Brought(
             put=lambda url, engine, _: engine.update_weights(answer(url).held.path, item.name, flush_cache=True),
-            same_bytes=same_bytes,
+            same_bytes=told_by_hosts(self._agents, serves, answers),
             num_bytes=sum(answer.held.num_bytes for answer in answers.values()),
             density=max(densities, default=None),
         )

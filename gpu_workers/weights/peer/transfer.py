@@ -7,18 +7,18 @@ from pathlib import Path
 import msgspec
 
 from gpu_workers.contracts.messages import AdapterInstall, PolicyInstalled
-from gpu_workers.contracts.seams import EngineInfo, RolloutEngine
+from gpu_workers.contracts.seams import RolloutEngine
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.models.folder import WEIGHTS
 from gpu_workers.weights.adapter import InstallError
-from gpu_workers.weights.delta.agents import of_engines
+from gpu_workers.weights.delta.agents import of_engines, served_by_host, told_by_hosts
 from gpu_workers.weights.delta.keeping import Wanted
 from gpu_workers.weights.delta.manifest import DELTA, MANIFEST
 from gpu_workers.weights.in_place import Brought, InPlaceTransfer
 from gpu_workers.weights.ordered import OrderedProcess
 from gpu_workers.weights.peer.agents import HttpPullingAgent, LocalPullingAgent, PullingAgent
 from gpu_workers.weights.peer.messages import Offer, PullAnswer, PullRequest
-from gpu_workers.weights.served import Serving, is_confirmed, serving_of
+from gpu_workers.weights.served import is_confirmed
 from gpu_workers.weights.whole import whole_folder
 
 OFFER_SECONDS = 600.0  # a whole model is read into memory
@@ -67,9 +67,7 @@ class PeerTransfer(InPlaceTransfer):
         """To all hosts at once. Raises InstallError."""
         folder = await asyncio.to_thread(whole_folder, self._store, self._cache, item, base_fingerprint)
         wanted = Wanted(name=item.name, uri=item.uri, sha256=item.sha256, base_fingerprint=base_fingerprint)
-        serves: dict[PullingAgent, list[Serving]] = {}
-        for url, engine in self._engines:
-            serves.setdefault(self._agents[url], []).append(serving_of(await engine.info()))
+        serves = await served_by_host(self._engines, self._agents)
         process = self._start_offering()
         try:
             offer = await self._offer(process, folder, item)
@@ -91,13 +89,9 @@ class PeerTransfer(InPlaceTransfer):
         def answer(url: str) -> PullAnswer:
             return answers[self._agents[url]]
 
-        def same_bytes(url: str, info: EngineInfo) -> bool | None:
-            agent = self._agents[url]
-            return dict(zip(serves[agent], answers[agent].same_bytes, strict=False)).get(serving_of(info))
-
         return Brought(
             put=lambda url, engine, _: engine.update_weights(answer(url).path, item.name, flush_cache=True),
-            same_bytes=same_bytes,
+            same_bytes=told_by_hosts(self._agents, serves, answers),
             num_bytes=sum(answer.num_bytes for answer in answers.values()),
         )
 
