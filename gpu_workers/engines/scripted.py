@@ -11,6 +11,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from gpu_workers.contracts.checkpoints import ADAPTER_WEIGHTS
 from gpu_workers.contracts.seams import EngineInfo, GenerateRequest, GenerateResult, VersionSpan
 from gpu_workers.engines.http import EngineError
 from gpu_workers.engines.versions import check_versions
@@ -138,8 +139,8 @@ class ScriptedEngine:
     async def load_adapter(self, name: str, path: str) -> None:
         if name in self.adapters:
             raise EngineError(f"adapter {name!r} is already loaded", status=400)
-        if not (Path(path) / "adapter_model.safetensors").is_file():
-            raise EngineError(f"adapter {name!r}: cannot read {path}/adapter_model.safetensors", status=400)
+        if not (Path(path) / ADAPTER_WEIGHTS).is_file():
+            raise EngineError(f"adapter {name!r}: cannot read {path}/{ADAPTER_WEIGHTS}", status=400)
         self._add(name, path)
 
     def _add(self, name: str, path: str) -> None:

@@ -55,7 +55,7 @@ class SGLangEngine(CollectiveCalls):
             except asyncio.CancelledError:
                 await self._abort_quietly(body)
                 raise
-        return check_versions(_delayed(_result(self.url, _json(self.url, response)), waited), request)
+        return check_versions(_delayed(_result(self.url, _json(self.url, response.content)), waited), request)
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerateResult]:
         """Cumulative results; leaving the iteration early aborts the request."""
@@ -71,7 +71,7 @@ class SGLangEngine(CollectiveCalls):
                         if data == "[DONE]":
                             finished = True
                             return
-                        yield check_versions(_delayed(_result(self.url, _event(self.url, data)), waited), request)
+                        yield check_versions(_delayed(_result(self.url, _json(self.url, data)), waited), request)
                 raise EngineError(f"engine {self.url}: the stream ended before the answer did")
             finally:
                 if not finished:
@@ -122,7 +122,7 @@ class SGLangEngine(CollectiveCalls):
     async def weights_digest(self) -> str:
         """Of the base weights in the engine's memory, as it lays them out. Raises EngineError."""
         response = await self._http.call("POST", "/weights_checker", {"action": "checksum"}, repeat=Repeat.ALWAYS)
-        answer = _json(self.url, response)
+        answer = _json(self.url, response.content)
         if not answer.get("per_engine_checksum"):
             raise EngineError(f"engine {self.url} gives no checksum of its weights: {reason(answer)}", retryable=False)
         return str(answer["per_engine_checksum"])
@@ -151,11 +151,12 @@ class SGLangEngine(CollectiveCalls):
         return [sample for family in text_string_to_metric_families(response.text) for sample in family.samples]
 
     async def _read(self, path: str) -> Any:
-        return _json(self.url, await self._http.call("GET", path, repeat=Repeat.ALWAYS, seconds=READ_SECONDS))
+        response = await self._http.call("GET", path, repeat=Repeat.ALWAYS, seconds=READ_SECONDS)
+        return _json(self.url, response.content)
 
     async def _change(self, path: str, body: dict[str, Any], *, seconds: float = REQUEST_SECONDS) -> None:
         """A change that may wait for running requests. A lost answer is not asked for again: read back what holds."""
-        answer = _json(self.url, await self._http.call("POST", path, body, seconds=seconds))
+        answer = _json(self.url, (await self._http.call("POST", path, body, seconds=seconds)).content)
         if isinstance(answer, dict) and answer.get("success") is False:
             raise refused(self.url + path, reason(answer), 400)
 
@@ -202,18 +203,11 @@ def _sampling(sampling: Sampling, request: GenerateRequest) -> dict[str, Any]:
     return params
 
 
-def _json(url: str, response: httpx.Response) -> Any:
-    try:
-        return msgspec.json.decode(response.content)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise EngineError(f"engine {url} answered what is not JSON: {response.text[:200]!r}") from error
-
-
-def _event(url: str, data: str) -> Any:
+def _json(url: str, data: bytes | str) -> Any:
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise EngineError(f"engine {url} streams what is not JSON: {data[:200]!r}") from error
+        raise EngineError(f"engine {url} answered what is not JSON: {data[:200]!r}") from error
 
 
 def _result(url: str, answer: Any) -> GenerateResult:

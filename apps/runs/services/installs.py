@@ -173,11 +173,11 @@ def transfer_of(run: Run) -> Transfer:
 def find_checkpoint(name: str) -> Checkpoint | None:
     """The checkpoint behind an adapter name `run-<id>.a<attempt>@v<version>`."""
     told = read_name(name)
-    try:
-        run_id = UUID(told.run_id) if told else None
-    except ValueError:
+    if told is None:
         return None
-    if told is None or run_id is None:
+    try:
+        run_id = UUID(told.run_id)
+    except ValueError:
         return None
     return Checkpoint.objects.filter(run_id=run_id, attempt=told.attempt, version=told.version).first()
 

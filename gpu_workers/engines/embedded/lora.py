@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from gpu_workers.contracts.checkpoints import ADAPTER_WEIGHTS
 from gpu_workers.engines.embedded.config import LlamaConfig
 from gpu_workers.engines.embedded.linear import PackedLinear
 
@@ -84,9 +85,9 @@ def load_adapter(name: str, folder: Path, config: LlamaConfig, dtype: torch.dtyp
     """Read a PEFT folder. Raises AdapterError."""
     settings = _settings(folder)
     try:
-        tensors = load_file(folder / "adapter_model.safetensors")
+        tensors = load_file(folder / ADAPTER_WEIGHTS)
     except (OSError, SafetensorError) as error:
-        raise AdapterError(f"cannot read {folder / 'adapter_model.safetensors'}: {error}") from error
+        raise AdapterError(f"cannot read {folder / ADAPTER_WEIGHTS}: {error}") from error
     rank, alpha = _rank_and_alpha(folder, settings)
     if not 1 <= rank <= max_rank:
         raise AdapterError(
@@ -137,7 +138,7 @@ def _by_module(folder: Path, tensors: dict[str, torch.Tensor]) -> dict[tuple[int
     if half is not None:
         raise AdapterError(f"{folder}: layer {half[0]} {half[1]} has lora_{half[2]} alone; the other half is missing")
     if not found:
-        raise AdapterError(f"{folder}: adapter_model.safetensors holds no LoRA tensors")
+        raise AdapterError(f"{folder}: {ADAPTER_WEIGHTS} holds no LoRA tensors")
     return found
 
 
