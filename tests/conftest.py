@@ -18,6 +18,11 @@ def env() -> Env:
     return load_env()
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes are named by their place: those of an archive hold the second, and the processes of a run must agree."""
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_unconfigure() -> None:
     """Remove the temporary home that the test settings made."""
     home = Path(os.environ.get("RATCHET_HOME", ""))

@@ -8,7 +8,7 @@ import pytest
 from gpu_workers.verifiers.detectors.unfolding import MAX_COMMAND, unfolded
 
 MEANT = "cat /solution/solve.sh"
-PACKED = base64.b64encode(gzip.compress(MEANT.encode())).decode()
+PACKED = base64.b64encode(gzip.compress(MEANT.encode(), mtime=0)).decode()
 HIDDEN = (
     f"echo {base64.b64encode(MEANT.encode()).decode()} | base64 -d | sh",
     f"echo -n '{PACKED}' | base64 --decode | gunzip | bash",
