@@ -59,8 +59,13 @@ class CollectiveCalls(ABC):
         }
         await self._change("/init_weights_update_group", body, seconds=seconds)
 
-    async def begin_update(self) -> None:
-        await self._change("/begin_weight_update", {}, seconds=CONTROL_SECONDS)
+    async def swaps_at_end(self) -> bool:
+        """Whether tensors that come change nothing before the end: SGLang loads each as it comes."""
+        return bool((await self._read("/server_info")).get("swaps_weights_at_end"))
+
+    async def begin_update(self, *, discard: bool = False) -> None:
+        """`discard` what came in a session that was left open; only where weights are swapped at the end."""
+        await self._change("/begin_weight_update", {"discard": True} if discard else {}, seconds=CONTROL_SECONDS)
 
     async def receive(self, bucket: Bucket, group: str, *, seconds: float) -> None:
         """Returns when the engine has the bucket. Its version and its cache are changed after the last."""

@@ -93,6 +93,9 @@ class EngineFleet:
     async def unload_adapter(self, name: str) -> None:
         await self._each(lambda engine: engine.unload_adapter(name))
 
+    async def stage_weights(self, path: str) -> bool:
+        return all(await self._each(lambda engine: engine.stage_weights(path)))
+
     async def update_weights(self, path: str, version: str, *, flush_cache: bool = True) -> None:
         await self._each(lambda engine: engine.update_weights(path, version, flush_cache=flush_cache))
 

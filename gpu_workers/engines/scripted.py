@@ -160,14 +160,18 @@ class ScriptedEngine:
         self._retiring.discard(name)
         self._gone[name] = self.adapters.pop(name)
 
-    async def update_weights(self, path: str, version: str, *, flush_cache: bool = True) -> None:
-        """Waits for running requests unless paused; then requests that run go on with the new version."""
+    async def stage_weights(self, path: str) -> bool:
+        """Raises EngineError where they cannot be read."""
         file = Path(path) / "model.safetensors"
         try:
             with safe_open(file, "np"):
-                pass
+                return True
         except (OSError, SafetensorError) as error:
             raise EngineError(f"cannot read {file}: {error}", status=400, retryable=False) from error
+
+    async def update_weights(self, path: str, version: str, *, flush_cache: bool = True) -> None:
+        """Waits for running requests unless paused; then requests that run go on with the new version."""
+        await self.stage_weights(path)
         if not self._pause_mode:
             await self._until(lambda: not self._open)
         elif flush_cache:

@@ -114,6 +114,16 @@ class SGLangEngine(CollectiveCalls):
         """Returns once the adapter's running requests have ended."""
         await self._change("/unload_lora_adapter", {"lora_name": name})
 
+    async def stage_weights(self, path: str) -> bool:
+        """Have other weights read beside generation, for an update soon. False where the engine cannot, as SGLang."""
+        try:
+            await self._change("/stage_weights", {"model_path": path})
+        except EngineError as error:
+            if error.status in (404, 405):
+                return False
+            raise
+        return True
+
     async def update_weights(self, path: str, version: str, *, flush_cache: bool = True) -> None:
         """Take other base weights from a folder the engine can read. A refusal leaves the old ones in force."""
         body = {"model_path": path, "weight_version": version, "flush_cache": flush_cache}

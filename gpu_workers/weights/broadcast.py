@@ -26,7 +26,8 @@ DEADLINE_SECONDS = 120.0  # of the meeting, and of each bucket
 class BroadcastTransfer(InPlaceTransfer):
     """WeightTransfer over one process group: rank 0 is here, every engine is a further rank.
 
-    The group is formed while the engines go on; then all are paused together, and take the tensors bucket by bucket.
+    The group is formed while the engines go on; then all are paused together, but for those that change nothing before
+    the last tensor, which are paused after it, and take the tensors bucket by bucket.
     A version is named only when all tensors have come and the engine's digest has changed. After a failure an engine
     goes on with its old weights where its digest says that it still has them; otherwise it reads the new ones from
     disk; where it cannot, it stays paused.
@@ -145,8 +146,11 @@ class BroadcastTransfer(InPlaceTransfer):
             await self._leave(urls, name)
             raise InstallError(f"no group of {len(urls)} engines could be formed: {error}", retryable=True) from error
         digests = {url: await self._members[url].weights_digest() for url in urls}
+        swapping = frozenset([url for url in urls if await self._members[url].swaps_at_end()])
         started = Gate(len(urls) + 1)
-        return Course(item, self._folder, group, self._buckets, self._seconds, started, dict(versions), digests)
+        return Course(
+            item, self._folder, group, self._buckets, self._seconds, started, dict(versions), digests, swapping
+        )
 
     async def _replace_all(
         self, item: AdapterInstall, brought: Brought, urls: Sequence[str], course: Course
@@ -156,9 +160,12 @@ class BroadcastTransfer(InPlaceTransfer):
         async def put(url: str, _: RolloutEngine, same_bytes: bool | None) -> None:
             await course.take(url, self._members[url], same_bytes=same_bytes)
 
+        async def stage(url: str, _: RolloutEngine) -> None:
+            await course.stage(url, self._members[url])
+
         async def one(url: str) -> float:
             try:
-                pause = await replace_weights(url, self._members[url], item, replace(brought, put=put))
+                pause = await replace_weights(url, self._members[url], item, replace(brought, put=put, stage=stage))
                 if pause is None:
                     raise InstallError(f"engine {url} was given weights {item.name} by somebody else", retryable=True)
                 return pause
@@ -180,7 +187,7 @@ class BroadcastTransfer(InPlaceTransfer):
         return [result for result in results if isinstance(result, float)]
 
     async def _send_all(self, sender: Sender, course: Course) -> None:
-        """Begins when every engine is paused. At the first failure the connections are closed, after a moment."""
+        """Begins when every engine may be sent to. At the first failure the connections are closed, after a moment."""
         if not await course.started.wait():
             return
         sending = asyncio.create_task(self._send_buckets(sender, course))

@@ -38,7 +38,8 @@ class Gate:
 
 @dataclass
 class Course:
-    """One broadcast under way. `started` opens when every engine is paused; `failure` is the first that came.
+    """One broadcast under way. `started` opens when every engine may be sent to: it is paused, or one of `swapping`,
+    which change nothing before the end. `failure` is the first that came.
 
     `folder` holds what is sent; `versions` and `digests` are the engines' before.
     """
@@ -51,6 +52,7 @@ class Course:
     started: Gate
     versions: dict[str, str]
     digests: dict[str, str]
+    swapping: frozenset[str]
     failure: str = ""
     failed: asyncio.Event = field(default_factory=asyncio.Event)
     repaired: list[str] = field(default_factory=list)
@@ -59,19 +61,38 @@ class Course:
         self.failure = self.failure or why
         self.failed.set()
 
+    async def stage(self, url: str, engine: CollectiveEngine) -> None:
+        """The tensors, before the pause, where they change nothing yet. Raises InstallError; the old weights stay."""
+        if url not in self.swapping:
+            return
+        await self._until_started(url)
+        try:
+            await engine.begin_update(discard=True)
+            await self._receive(engine)
+        except WorkerError as error:
+            self.fail(f"engine {url}: {error}")
+            with contextlib.suppress(WorkerError, TimeoutError):
+                async with asyncio.timeout(RECOVER_SECONDS):
+                    await engine.begin_update(discard=True)
+                    await engine.end_update()
+            raise InstallError(
+                f"the broadcast broke off ({self.failure}); engine {url} keeps its old weights", retryable=True
+            ) from error
+
     async def take(self, url: str, engine: CollectiveEngine, *, same_bytes: bool | None) -> None:
-        """The tensors, in order; then, when the digest says that they are there, the version. Raises InstallError.
+        """The tensors, unless staged; then, when the digest says that they are there, the version. Raises InstallError.
 
         Until then the engine's weights carry a name that no request accepts, whoever continues it.
         """
-        name = self.item.name
-        if not await self.started.wait():
-            raise InstallError(f"nothing was sent to engine {url}: {self.failure}", retryable=True)
+        name, staged = self.item.name, url in self.swapping
+        if not staged:
+            await self._until_started(url)
         try:
-            await _begin(engine)
+            if not staged:
+                await _begin(engine)
             await engine.set_version(f"{MIXED} of {self.versions[url]} and {name}")
-            for bucket in self.buckets:
-                await engine.receive(bucket, self.group.name, seconds=self.seconds + 2 * GRACE_SECONDS)
+            if not staged:
+                await self._receive(engine)
             await engine.end_update()
             unchanged = await engine.weights_digest() == self.digests[url]
         except WorkerError as error:
@@ -86,6 +107,14 @@ class Course:
             raise MixedWeightsError(
                 f"engine {url} has weights {name} but did not take their name ({error}): it stays paused"
             ) from error
+
+    async def _until_started(self, url: str) -> None:
+        if not await self.started.wait():
+            raise InstallError(f"nothing was sent to engine {url}: {self.failure}", retryable=True)
+
+    async def _receive(self, engine: CollectiveEngine) -> None:
+        for bucket in self.buckets:
+            await engine.receive(bucket, self.group.name, seconds=self.seconds + 2 * GRACE_SECONDS)
 
     async def _recover(self, url: str, engine: CollectiveEngine) -> None:
         """After a broken transfer: returns when the engine has read the new weights from disk. Raises InstallError."""

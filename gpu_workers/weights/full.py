@@ -15,8 +15,9 @@ class FullTransfer(InPlaceTransfer):
     async def bring(self, item: AdapterInstall, base_fingerprint: str) -> Brought:
         """Raises InstallError."""
         folder = await asyncio.to_thread(whole_folder, self._store, self._cache, item, base_fingerprint)
-        return Brought(
-            put=lambda _, engine, __: engine.update_weights(str(folder), item.name, flush_cache=True),
+        return Brought.in_folders(
+            lambda _: str(folder),
+            item,
             same_bytes=lambda _, info: same_bytes_in(serving_of(info), item.sha256),
             num_bytes=(folder / WEIGHTS).stat().st_size,
         )

@@ -1,6 +1,6 @@
 """Replacing what an engine serves, between two tokens of its requests: the one path of every transfer of whole models.
 
-Bring and check (generation goes on) → pause, requests retracted → put → flush → read version and digest back →
+Bring, check, stage (generation goes on) → pause, requests retracted → put → flush → read version and digest back →
 continue → probe. A transfer of this kind says only how weights are brought and how a paused engine takes them.
 """
 
@@ -38,7 +38,8 @@ class MixedWeightsError(InstallError):
 class Brought:
     """Checked weights that every engine can now take.
 
-    `put` has the paused engine of a URL take them under the version's name; it is told what is known of its bytes.
+    `stage` lets the engine of a URL do beforehand what it can, changing nothing; `put` has it, paused, take them under
+    the version's name, and is told what is known of its bytes.
     `same_bytes` says whether an engine has exactly these weights already, by its folder; None where that does not tell;
     it may block. `num_bytes` were moved to bring them, and `density` is the share of the model's elements that these
     bytes change, None where that was not counted.
@@ -48,6 +49,26 @@ class Brought:
     same_bytes: Callable[[str, EngineInfo], bool | None]
     num_bytes: int
     density: float | None = None
+    stage: Callable[[str, RolloutEngine], Awaitable[object]] | None = None
+
+    @classmethod
+    def in_folders(
+        cls,
+        folder: Callable[[str], str],
+        item: AdapterInstall,
+        *,
+        same_bytes: Callable[[str, EngineInfo], bool | None],
+        num_bytes: int,
+        density: float | None = None,
+    ) -> "Brought":
+        """Where the engine of a URL can read them: `folder(url)`, on its own host."""
+        return cls(
+            put=lambda url, engine, _: engine.update_weights(folder(url), item.name, flush_cache=True),
+            same_bytes=same_bytes,
+            num_bytes=num_bytes,
+            density=density,
+            stage=lambda url, engine: engine.stage_weights(folder(url)),
+        )
 
 
 class InPlaceTransfer(ABC):
@@ -96,6 +117,8 @@ async def replace_weights(url: str, engine: RolloutEngine, item: AdapterInstall,
     if same_bytes is None:
         same_bytes = await asyncio.to_thread(brought.same_bytes, url, before)
     digest = await engine.weights_digest()
+    if brought.stage is not None:
+        await brought.stage(url, engine)
     note_replacing(url)
     paused_at = time.monotonic()
     await engine.pause("retract")

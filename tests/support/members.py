@@ -10,16 +10,16 @@ from gpu_workers.weights.adapter import InstallError
 
 
 class Member(ScriptedEngine):
-    """Like SGLang each bucket is in force at once; `staged`: like the embedded engine all are at the end.
+    """Like SGLang each bucket is in force at once; `swaps`: like the embedded engine all are at the end.
 
     `fails_at` is the bucket that is refused, `breaks` the calls that fail.
     """
 
     def __init__(
-        self, *, staged: bool = False, fails_at: int = -1, breaks: tuple[str, ...] = (), **options: object
+        self, *, swaps: bool = False, fails_at: int = -1, breaks: tuple[str, ...] = (), **options: object
     ) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
-        self.staged, self.fails_at, self.breaks = staged, fails_at, breaks
+        self.swaps, self.fails_at, self.breaks = swaps, fails_at, breaks
         self.calls: list[str] = []
         self.taken: list[str] = []  # names in force
         self.versions: list[str] = []
@@ -48,9 +48,13 @@ class Member(ScriptedEngine):
     async def join_group(self, group: GroupAddress, rank: int, *, seconds: float) -> None:
         self.call("join")
 
-    async def begin_update(self) -> None:
+    async def swaps_at_end(self) -> bool:
+        return self.swaps
+
+    async def begin_update(self, *, discard: bool = False) -> None:
         self.call("begin")
-        if self._coming is not None:
+        assert self.swaps or not discard
+        if self._coming is not None and not discard:
             raise EngineError("already open", status=400)
         self._coming = []
 
@@ -60,14 +64,14 @@ class Member(ScriptedEngine):
         if self.calls.count("receive") - 1 == self.fails_at:
             raise EngineError("Failed to receive weights", status=400, retryable=False)
         self._coming += bucket.names
-        if not self.staged:
+        if not self.swaps:
             self.taken += bucket.names
 
     async def end_update(self) -> None:
         self.call("end")
         if self._coming is None:
             raise EngineError("no session", status=400)
-        if self.staged and self.calls.count("receive") - 1 != self.fails_at:
+        if self.swaps and self.calls.count("receive") - 1 != self.fails_at:
             self.taken += self._coming
         self._coming = None
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from gpu_workers.engines.embedded.engine import Engine, EngineBusyError, PauseMo
 from gpu_workers.engines.embedded.http import Json, read_body
 from gpu_workers.engines.embedded.lora import Adapter, AdapterError
 from gpu_workers.engines.embedded.request import RequestError
+from gpu_workers.engines.embedded.staging import Staging
 
 # How often a waiting control call looks again whether the requests it waits for have ended.
 _POLL_SECONDS = 0.01
@@ -160,11 +162,13 @@ async def update_weights_from_disk(http: HttpRequest) -> Response:
     """Paused: swapped at once. Otherwise running requests end first, and new ones wait behind the update."""
     body, engine = await read_body(http, UpdateFromDiskBody), _engine(http)
     lock: asyncio.Lock = http.app.state.weights_lock
+    staging: Staging = http.app.state.staging
     async with lock:
         try:
-            model = await asyncio.to_thread(engine.read_model, body.model_path, body.weight_version)
+            model = await staging.take(engine, body.model_path)
             await quiesce(engine, body.abort_all_requests)
-            await asyncio.wrap_future(engine.call(lambda: engine.replace_model(model, body.flush_cache)))
+            swap = partial(engine.replace_model, model, body.weight_version, body.flush_cache)
+            await asyncio.wrap_future(engine.call(swap))
         except (EngineConfigError, EngineBusyError) as error:
             return Json(
                 {"success": False, "message": str(error), "num_paused_requests": _num_paused(engine)}, status_code=400

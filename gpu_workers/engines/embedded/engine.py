@@ -150,13 +150,17 @@ class Engine:
             self.scheduler.memory.release(request)
         self.scheduler.memory.tree.clear()
 
-    def replace_model(self, model: Model, flush: bool) -> None:
-        """Swap the weights between two steps. Without a flush running requests continue over their old cache."""
+    def replace_model(self, model: Model, weight_version: str | None, flush: bool) -> None:
+        """Swap the weights between two steps; None leaves the version's name as it is.
+
+        Without a flush running requests continue over their old cache.
+        """
         if flush and self.scheduler.running:
             raise EngineBusyError(f"cannot flush the cache: {self.num_running} requests are running; nothing was done")
         if flush:
             self._forget_cache()
         model.generation = self.model.generation + 1
+        model.weight_version = self.model.weight_version if weight_version is None else weight_version
         self.scheduler.model = model
         for request in self.scheduler.waiting:
             request.generation = model.generation
@@ -198,20 +202,18 @@ class Engine:
             raise AdapterError(f"{path}: rank {adapter.rank} cannot be served with --deterministic-rows {block_rows}")
         return adapter
 
-    def read_model(self, path: str, weight_version: str | None) -> Model:
+    def read_model(self, path: str) -> Model:
         """Read other weights of the same shape. Raises EngineConfigError."""
         folder, current = Path(path), self.model
         config = current.check_successor(folder)
         weights = load_weights(folder, config, current.weights.dtype)
-        version = current.weight_version if weight_version is None else weight_version
-        return Model(folder, config, weights, current.rotary, version, block_rows=current.block_rows)
+        return Model(folder, config, weights, current.rotary, block_rows=current.block_rows)
 
-    def pack_model(self, tensors: Mapping[str, torch.Tensor], weight_version: str | None) -> Model:
+    def pack_model(self, tensors: Mapping[str, torch.Tensor]) -> Model:
         """Other weights of the same shape that were sent. Raises EngineConfigError."""
         current = self.model
         weights = pack_weights(tensors, current.config, current.weights.dtype)
-        version = current.weight_version if weight_version is None else weight_version
-        return Model(current.path, current.config, weights, current.rotary, version, block_rows=current.block_rows)
+        return Model(current.path, current.config, weights, current.rotary, block_rows=current.block_rows)
 
     # -- the thread --
 

@@ -10,7 +10,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gpu_workers.engines.embedded import control, updates
+from gpu_workers.engines.embedded import control, staging, updates
 from gpu_workers.engines.embedded.engine import Engine, EngineStoppedError
 from gpu_workers.engines.embedded.generate import generate
 from gpu_workers.engines.embedded.http import Json, error_response
@@ -32,6 +32,7 @@ def build_app(engine: Engine) -> Starlette:
             Route("/flush_cache", control.flush_cache, methods=both),
             Route("/load_lora_adapter", control.load_lora_adapter, methods=post),
             Route("/unload_lora_adapter", control.unload_lora_adapter, methods=post),
+            Route("/stage_weights", staging.stage_weights, methods=post),
             Route("/update_weights_from_disk", control.update_weights_from_disk, methods=post),
             Route("/init_weights_update_group", updates.init_weights_update_group, methods=post),
             Route("/destroy_weights_update_group", updates.destroy_weights_update_group, methods=post),
@@ -56,6 +57,7 @@ def build_app(engine: Engine) -> Starlette:
     app.state.adapter_lock = asyncio.Lock()
     app.state.weights_lock = asyncio.Lock()
     app.state.updates = updates.Updates()
+    app.state.staging = staging.Staging()
     return app
 
 
@@ -108,6 +110,7 @@ async def server_info(http: HttpRequest) -> Response:
             "enable_deterministic_inference": bool(engine.model.block_rows),
             "grammar_backend": "xgrammar",
             "is_paused": engine.paused,
+            "swaps_weights_at_end": True,  # of an update over a process group: generation may go on until then
             "weight_version": engine.model.weight_version,
             "uptime_seconds": time.time() - engine.started_at,
             "internal_states": [control.loads(engine)["loads"][0]],

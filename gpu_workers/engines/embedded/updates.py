@@ -1,12 +1,13 @@
 """Routes that take weights over a process group, as SGLang has them: group, begin, buckets, end.
 
-What comes is collected and checked, and swapped in at the end, all of it or nothing.
+What comes is collected and checked while generation goes on, and swapped in at the end, all of it or nothing.
 """
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import torch
@@ -19,6 +20,7 @@ from gpu_workers.engines.embedded.config import EngineConfigError
 from gpu_workers.engines.embedded.control import quiesce
 from gpu_workers.engines.embedded.engine import Engine, EngineBusyError
 from gpu_workers.engines.embedded.http import Json, read_body
+from gpu_workers.engines.embedded.model import Model
 from gpu_workers.engines.embedded.request import RequestError
 from gpu_workers.engines.embedded.weights import expected_shapes
 from gpu_workers.engines.update_group import GroupError, UpdateGroup
@@ -42,6 +44,7 @@ class DestroyGroupBody(msgspec.Struct, kw_only=True):
 
 class BeginBody(msgspec.Struct, kw_only=True):
     selector: str = "all"
+    discard: bool = False  # what an open session has collected; SGLang has loaded it by then and knows no such field
 
 
 class UpdateBody(msgspec.Struct, kw_only=True):
@@ -57,9 +60,10 @@ class UpdateBody(msgspec.Struct, kw_only=True):
 
 @dataclass
 class Session:
-    """What has come since begin; `flush` when a bucket asked for it."""
+    """What has come since begin; `flush` when a bucket asked for it; `model` as soon as all of it has come."""
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    model: Model | None = None
     weight_version: str | None = None
     flush: bool = False
     failure: str = ""
@@ -121,16 +125,16 @@ async def destroy_weights_update_group(http: HttpRequest) -> Response:
 
 
 async def begin_weight_update(http: HttpRequest) -> Response:
-    await read_body(http, BeginBody)
+    body = await read_body(http, BeginBody)
     async with _updating(http) as (_, updates):
-        if updates.session is not None:
+        if updates.session is not None and not body.discard:
             return _answer(False, "a weight-update session is already open; call end_weight_update() first")
         updates.session = Session()
     return _answer(True, "Success")
 
 
 async def update_weights_from_distributed(http: HttpRequest) -> Response:
-    """Receive one bucket. After a failure the session can only be ended, which then changes nothing."""
+    """Receive one bucket; with the last, pack the model. After a failure ending the session changes nothing."""
     body = await read_body(http, UpdateBody)
     async with _updating(http) as (engine, updates):
         session = updates.session
@@ -144,10 +148,10 @@ async def update_weights_from_distributed(http: HttpRequest) -> Response:
         try:
             tensors = await asyncio.to_thread(_receive, updates, body)
             _check(engine, tensors)
-        except (GroupError, _RefusedError) as error:
+            await _collect(engine, session, tensors)
+        except (GroupError, EngineConfigError, _RefusedError) as error:
             session.failure = str(error)
             return _answer(False, session.failure)
-        session.tensors |= tensors
         session.flush |= body.flush_cache
         message = "Succeeded to update parameter online."
         if body.weight_version is not None:
@@ -203,6 +207,16 @@ def _check(engine: Engine, tensors: dict[str, torch.Tensor]) -> None:
             raise _RefusedError(f"Failed to update parameter online: {problem}. Nothing was changed.")
 
 
+async def _collect(engine: Engine, session: Session, tensors: dict[str, torch.Tensor]) -> None:
+    """Packed once all have come, so that ending the session only swaps. Raises EngineConfigError."""
+    expected = expected_shapes(engine.config).keys()
+    session.tensors |= tensors
+    if expected & tensors.keys():
+        session.model = None
+    if session.model is None and expected <= session.tensors.keys():
+        session.model = await asyncio.to_thread(engine.pack_model, session.tensors)
+
+
 async def end_weight_update(http: HttpRequest) -> Response:
     """Swap in what was collected, and close the session whatever comes of it."""
     async with _updating(http) as (engine, updates):
@@ -221,10 +235,12 @@ async def _swap(engine: Engine, session: Session) -> None:
         raise _RefusedError(f"a bucket of this update failed ({session.failure.rstrip('.')})")
     if not session.tensors:
         return
-    model = await asyncio.to_thread(engine.pack_model, session.tensors, session.weight_version)
+    if (model := session.model) is None:
+        model = await asyncio.to_thread(engine.pack_model, session.tensors)
     try:
         await quiesce(engine, abort_all=False)
-        await asyncio.wrap_future(engine.call(lambda: engine.replace_model(model, session.flush)))
+        swap = partial(engine.replace_model, model, session.weight_version, session.flush)
+        await asyncio.wrap_future(engine.call(swap))
     finally:
         engine.draining = False
         engine.call(lambda: None)  # wakes the thread

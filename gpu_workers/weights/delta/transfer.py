@@ -9,7 +9,6 @@ from gpu_workers.contracts.seams import RolloutEngine
 from gpu_workers.contracts.store import ObjectStore
 from gpu_workers.weights.delta.agents import (
     Agent,
-    BringAnswer,
     BringRequest,
     HttpAgent,
     LocalAgent,
@@ -48,11 +47,9 @@ class DeltaTransfer(InPlaceTransfer):
         answers = dict(zip(serves, await asyncio.gather(*requests), strict=True))
         densities = [found for answer in answers.values() if (found := answer.held.density) is not None]
 
-        def answer(url: str) -> BringAnswer:
-            return answers[self._agents[url]]
-
-        return Brought(
-            put=lambda url, engine, _: engine.update_weights(answer(url).held.path, item.name, flush_cache=True),
+        return Brought.in_folders(
+            lambda url: answers[self._agents[url]].held.path,
+            item,
             same_bytes=told_by_hosts(self._agents, serves, answers),
             num_bytes=sum(answer.held.num_bytes for answer in answers.values()),
             density=max(densities, default=None),

@@ -17,7 +17,7 @@ from gpu_workers.weights.delta.manifest import DELTA, MANIFEST
 from gpu_workers.weights.in_place import Brought, InPlaceTransfer
 from gpu_workers.weights.ordered import OrderedProcess
 from gpu_workers.weights.peer.agents import HttpPullingAgent, LocalPullingAgent, PullingAgent
-from gpu_workers.weights.peer.messages import Offer, PullAnswer, PullRequest
+from gpu_workers.weights.peer.messages import Offer, PullRequest
 from gpu_workers.weights.served import is_confirmed
 from gpu_workers.weights.whole import whole_folder
 
@@ -86,11 +86,9 @@ class PeerTransfer(InPlaceTransfer):
         finally:
             process.kill()
 
-        def answer(url: str) -> PullAnswer:
-            return answers[self._agents[url]]
-
-        return Brought(
-            put=lambda url, engine, _: engine.update_weights(answer(url).path, item.name, flush_cache=True),
+        return Brought.in_folders(
+            lambda url: answers[self._agents[url]].path,
+            item,
             same_bytes=told_by_hosts(self._agents, serves, answers),
             num_bytes=sum(answer.num_bytes for answer in answers.values()),
         )

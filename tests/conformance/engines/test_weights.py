@@ -68,3 +68,18 @@ async def test_an_update_waits_for_running_requests(case: Case) -> None:
     assert [span.version for span in result.spans] == ["default"]
     await case.within(update)
     assert [span.version for span in (await case.engine.generate(case.ask(2))).spans] == ["run-1.a1@v4"]
+
+
+async def test_weights_that_were_staged_are_served_only_when_they_are_asked_for(case: Case) -> None:
+    """SGLang cannot stage and says so; an update does the same either way."""
+    own, other = map(str, case.weights)
+    before, digest = await case.engine.generate(case.ask(8)), await case.engine.weights_digest()
+    await case.engine.stage_weights(other)
+    info = await case.engine.info()
+    assert (info.weight_version, info.model_path, await case.engine.weights_digest()) == ("default", own, digest)
+    assert (await case.engine.generate(case.ask(8))).output_ids == before.output_ids
+    await case.engine.update_weights(other, "run-1.a1@v5")
+    assert (await case.engine.info()).model_path == other and await case.engine.weights_digest() != digest
+    assert (await case.engine.generate(case.ask(8))).output_ids != before.output_ids
+    await case.engine.update_weights(own, "default")
+    assert await case.engine.weights_digest() == digest
