@@ -41,6 +41,7 @@ class EpisodeReproduced(msgspec.Struct, kw_only=True):
 
     `digest` covers task, tool calls with their outputs, verdict, reward and reason; `stored_digest` the same of the
     stored episode. `left_path`: the replay left the stored actions, e.g. because a call that had timed out came back.
+    `verifier_changed`: its hash is another than the one that the episode was stored with.
     """
 
     job_id: str
@@ -52,6 +53,7 @@ class EpisodeReproduced(msgspec.Struct, kw_only=True):
     evidence: dict[str, Any] = {}
     calls: list[CallComparison] = []
     left_path: bool = False
+    verifier_changed: bool = False
     digest: str = ""
     stored_digest: str = ""
     sandbox: SandboxRecord = msgspec.field(default_factory=SandboxRecord)

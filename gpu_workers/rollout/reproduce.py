@@ -95,6 +95,8 @@ def compare(
     now_calls = [turn.tool_call for turn in now.turns if turn.tool_call is not None]
     report.calls = [_compare_call(then, call) for then, call in zip_longest(then_calls, now_calls)]
     report.left_path = session.left_path or bool(session.num_turns_left)
+    hashes = {record.verification.verifier_hash for record in (stored, now) if record.verification}
+    report.verifier_changed = len(hashes - {""}) > 1
     report.verdict, report.reward = str(now.verdict), now.reward
     report.reason_code, report.message, report.evidence = str(now.reason_code), now.message, now.evidence
     report.stored_digest, report.digest = outcome_digest(task_hash, stored), outcome_digest(task_hash, now)

@@ -1,9 +1,11 @@
 """The verdicts as constructors, what makes a result sound, and the two ways in which there is none."""
 
+import functools
 import hashlib
 import math
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -114,8 +116,17 @@ def unsound(result: VerifierResult) -> str:
 
 
 def verifier_hash(spec: VerifierSpec) -> str:
-    """SHA-256 of everything that a suite's tasks share of their verifier: all but the task's own answer."""
-    return hashlib.sha256(msgspec.json.encode(_shared(spec), order="sorted")).hexdigest()
+    """SHA-256 of what gives a suite's verdicts: what its tasks share of their verifier, and the code that judges."""
+    return hashlib.sha256(msgspec.json.encode(_shared(spec), order="sorted") + judging_code()).hexdigest()
+
+
+@functools.cache
+def judging_code() -> bytes:
+    """SHA-256 of the source of this package: verdicts of two releases are told apart even where no suite changed."""
+    package, digest = Path(__file__).parent, hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        digest.update(f"{file.relative_to(package)}\0{file.stat().st_size}\0".encode() + file.read_bytes())
+    return digest.digest()
 
 
 def _shared(spec: VerifierSpec) -> VerifierSpec:

@@ -16,6 +16,7 @@ class ReproductionState(models.TextChoices):
 class ReproductionOutcome(models.TextChoices):
     SAME = "same", "Same verdict"
     DIFFERENT = "different", "Another verdict"
+    VERIFIER_CHANGED = "verifier_changed", "Another verdict of a changed verifier"
     LEFT_PATH = "left_path", "Same verdict on another path"
     NOTHING_TO_COMPARE = "nothing_to_compare", "No stored verdict"
 

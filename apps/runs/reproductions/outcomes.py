@@ -20,13 +20,18 @@ class Judged:
         return self.verdict if self.reward is None else f"{self.verdict} with reward {self.reward:g}"
 
 
-def judge_outcome(stored: Judged, again: Judged, *, left_path: bool) -> ReproductionOutcome:
-    """Same verdict and reward, or not. An episode that was stored without a reward has nothing to be compared with."""
+def judge_outcome(
+    stored: Judged, again: Judged, *, left_path: bool, verifier_changed: bool = False
+) -> ReproductionOutcome:
+    """Same verdict and reward, or not. An episode that was stored without a reward has nothing to be compared with.
+
+    Another verdict of a verifier that changed since says nothing about the task.
+    """
     if stored.reward is None or stored.verdict not in (Verdict.PASS, Verdict.FAIL):
         return ReproductionOutcome.NOTHING_TO_COMPARE
     same_reward = again.reward is not None and math.isclose(stored.reward, again.reward, abs_tol=_TOLERANCE)
     if again.verdict != stored.verdict or not same_reward:
-        return ReproductionOutcome.DIFFERENT
+        return ReproductionOutcome.VERIFIER_CHANGED if verifier_changed else ReproductionOutcome.DIFFERENT
     return ReproductionOutcome.LEFT_PATH if left_path else ReproductionOutcome.SAME
 
 
@@ -38,6 +43,8 @@ def tell_outcome(outcome: str, stored: Judged, again: Judged, num_calls: int, nu
             return f"The verdict is the same, {again}; {outputs}."
         case ReproductionOutcome.DIFFERENT:
             return f"The verdict was {stored}; the same actions now give {again}; {outputs}."
+        case ReproductionOutcome.VERIFIER_CHANGED:
+            return f"The verdict was {stored}; the verifier has changed since, and gives {again}; {outputs}."
         case ReproductionOutcome.LEFT_PATH:
             return f"The verdict is the same, {again}, but the episode did not end where it had ended; {outputs}."
     return f"The episode was stored without a verdict; its actions now give {again}; {outputs}."

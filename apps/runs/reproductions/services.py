@@ -87,7 +87,7 @@ def _fill(row: Reproduction, body: EpisodeReproduced) -> None:
     stored = Judged(row.episode.verdict, row.episode.reward)
     again = Judged(body.verdict, body.reward)
     row.state = ReproductionState.FINISHED
-    row.outcome = judge_outcome(stored, again, left_path=body.left_path)
+    row.outcome = judge_outcome(stored, again, left_path=body.left_path, verifier_changed=body.verifier_changed)
     row.verdict, row.reward, row.reason_code = body.verdict, body.reward, body.reason_code[:40]
     row.message, row.evidence = storable(body.message), storable(body.evidence)
     row.calls = storable(msgspec.to_builtins(body.calls))

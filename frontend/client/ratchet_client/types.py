@@ -556,7 +556,7 @@ class ReportProgress(TypedDict):
     left_seconds: float | None
 
 
-ReproductionOutcomeEnum: TypeAlias = Literal["same", "different", "left_path", "nothing_to_compare"]
+ReproductionOutcomeEnum: TypeAlias = Literal["same", "different", "verifier_changed", "left_path", "nothing_to_compare"]
 
 
 ReproductionStateEnum: TypeAlias = Literal["requested", "finished", "failed"]

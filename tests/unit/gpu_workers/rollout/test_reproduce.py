@@ -47,6 +47,13 @@ async def test_a_random_verifier_changes_its_mind(bench: Bench) -> None:
     assert verdicts == {"pass", "fail"}
 
 
+async def test_a_verifier_that_changed_since_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = await bench.store_episode(make_task(), "count()", "Two.")
+    assert not (await bench.reproduce(job)).verifier_changed
+    monkeypatch.setattr("gpu_workers.verifiers.results.judging_code", lambda: b"of another release")
+    assert (await bench.reproduce(job)).verifier_changed
+
+
 async def test_a_replay_that_leaves_the_stored_path_says_so(bench: Bench) -> None:
     """It was stored as cut off by time, but the call comes back: the episode would have gone on."""
     job = await bench.store_episode(make_task(), "count()", stop_reason=StopReason.TIMEOUT)

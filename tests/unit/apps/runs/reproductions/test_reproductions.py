@@ -150,6 +150,18 @@ def test_reports_of_nothing_known_are_refused(db):
         assert "unknown reproduction" in ingest_report(jsonable(report))
 
 
+def test_another_verdict_of_a_changed_verifier_leaves_the_task_alone(plane, client_of, monkeypatch):
+    """An upgrade may judge better; that is no coin that the task tosses."""
+    episode = plane.store_episode(make_task(), "count()", "Two.", verdict="pass", reward=1.0, success=True)
+    monkeypatch.setattr("gpu_workers.verifiers.results.judging_code", lambda: b"of another release")
+    plane.ask(client_of(plane.world.engineer), episode)
+    plane.work()
+    row = Reproduction.objects.get()
+    assert (row.outcome, row.marked_flaky) == ("verifier_changed", False)
+    assert "the verifier has changed since" in row.status_message
+    assert Task.objects.get(pk=episode.group.task_id).state == TaskState.READY
+
+
 @pytest.mark.parametrize(
     ("stored", "again", "left_path", "outcome"),
     [
