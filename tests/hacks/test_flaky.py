@@ -16,6 +16,8 @@ PLAYS = {"a coin": (TOSSED, ["42"]), "a clock": (TIMED, solve(RIGHT))}
 async def test_an_episode_that_repeats_disagree_about_is_quarantined(world: World, name: str) -> None:
     task, turns = PLAYS[name]
     record = await world.play(task, turns)
+    if record.verdict is not Verdict.QUARANTINED:  # ten agree by chance once in 512 times
+        record = await world.play(task, turns)
     assert (record.verdict, record.reward, record.reason_code) == (
         Verdict.QUARANTINED, None, ReasonCode.VERIFIER_FLAKY,
     ), record.message  # fmt: skip
@@ -25,6 +27,6 @@ async def test_an_episode_that_repeats_disagree_about_is_quarantined(world: Worl
 @pytest.mark.parametrize("name", PLAYS)
 async def test_the_gate_refuses_a_flaky_task(world: World, name: str) -> None:
     task: TaskBundle = replace(PLAYS[name][0], verifier=replace(PLAYS[name][0].verifier, repeats=1))
-    check = await check_task(task, world.backend, repeats=12)
+    check = await check_task(task, world.backend, repeats=20)
     assert not check.ok
     assert check.reason_code == ReasonCode.VERIFIER_FLAKY, check.message

@@ -160,7 +160,7 @@ async def test_what_the_vocabulary_cannot_spell_is_aborted(http: httpx.AsyncClie
     assert answer["text"] == "ab"
     assert answer["meta_info"]["finish_reason"]["type"] == "abort"
     assert "vocabulary" in answer["meta_info"]["finish_reason"]["message"]
-    assert (await generate(http, {"max_new_tokens": 3}))["meta_info"]["completion_tokens"] == 3
+    assert (await generate(http, {"max_new_tokens": 3, "ignore_eos": True}))["meta_info"]["completion_tokens"] == 3
 
 
 @pytest.mark.parametrize(
