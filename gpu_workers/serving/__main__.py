@@ -10,6 +10,7 @@ import uvicorn
 from gpu_workers.contracts.exporter import serve
 from gpu_workers.contracts.seams import RolloutEngine
 from gpu_workers.engines.sglang import SGLangEngine
+from gpu_workers.listening import listen
 from gpu_workers.serving.app import GatewayOptions, make_app
 from gpu_workers.serving.channels import Installer
 from gpu_workers.settings import SettingsError, WorkerSettings, load_settings
@@ -33,7 +34,7 @@ def main() -> int:
         sys.stderr.write(f"gateway: {error}\n")
         return EXIT_USAGE
     try:
-        listener = socket.create_server((options.host, options.port))
+        listener = listen(options.host, options.port)
     except OSError as error:
         sys.stderr.write(f"cannot listen on {options.host}:{options.port}: {error.strerror}; choose another --port\n")
         return 1

@@ -23,6 +23,7 @@ class ServedApplication:
 
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind(("127.0.0.1", self.port))
         self.port = listener.getsockname()[1]
         config = uvicorn.Config(application, lifespan="off", log_level="error", ws="websockets-sansio")

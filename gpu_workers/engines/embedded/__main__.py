@@ -3,7 +3,6 @@
 import argparse
 import logging
 import os
-import socket
 import sys
 from pathlib import Path
 
@@ -47,9 +46,10 @@ def main() -> int:
     logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     from gpu_workers.engines.embedded.config import EngineConfigError
     from gpu_workers.engines.embedded.launch import build_engine, serve
+    from gpu_workers.listening import listen
 
     try:
-        listener = socket.create_server((options.host, options.port))
+        listener = listen(options.host, options.port)
     except OSError as error:
         sys.stderr.write(f"cannot listen on {options.host}:{options.port}: {error.strerror}; choose another --port\n")
         return 1

@@ -6,13 +6,13 @@ It keeps the checkpoint that this host's engines load. ROLLOUT_AGENT_SECRET must
 import argparse
 import logging
 import os
-import socket
 import sys
 from pathlib import Path
 
 import uvicorn
 
 from gpu_workers.contracts.store import ObjectStore
+from gpu_workers.listening import listen
 from gpu_workers.weights.agent.app import make_app
 from gpu_workers.weights.delta.keeping import CheckpointKeeper
 from gpu_workers.weights.peer.keeping import PeerKeeper
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _refuse("--store: is empty; use file:///folder or s3://bucket/prefix", EXIT_USAGE)
     try:
         options.cache.mkdir(parents=True, exist_ok=True)
-        listener = socket.create_server((options.host, options.port))
+        listener = listen(options.host, options.port)
     except OSError as error:
         return _refuse(f"cannot use {options.cache} and listen on {options.host}:{options.port}: {error}", EXIT_FAILED)
     cache = options.cache.resolve()

@@ -1,7 +1,6 @@
 """The embedded engine on a random port of this process, and adapters for the tiny model."""
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from safetensors.torch import save_file
 from gpu_workers.engines.embedded.__main__ import parse_arguments
 from gpu_workers.engines.embedded.engine import Engine
 from gpu_workers.engines.embedded.launch import build_engine, build_server
+from gpu_workers.listening import listen
 from gpu_workers.models.folder import write_json
 
 torch.set_num_threads(1)
@@ -35,7 +35,7 @@ def serving(model: Path, *options: str) -> Iterator[tuple[str, Engine]]:
     """URL and engine of a running server."""
     engine = make_engine(model, *options)
     server = build_server(engine)
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = listen("127.0.0.1", 0)
     engine.start()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

@@ -399,5 +399,5 @@ async def test_weights_of_other_positions_are_refused(
 
 def test_weights_that_were_sent_are_computed_with_as_before(endless_model: Path) -> None:
     engine = make_engine(endless_model, "--deterministic")
-    model = engine.pack_model(load_file(endless_model / "model.safetensors"), "v1")
+    model = engine.pack_model(load_file(endless_model / "model.safetensors"))
     assert model.block_rows == engine.model.block_rows > 0
