@@ -1,5 +1,5 @@
 """Claims: a disk-delta of a step at learning rate 1e-6 is at most 1 % of the model; rebuilding it takes at most four
-times as long as copying the weights file; generation pauses for less than a tenth of a step.
+times as long as copying the weights file; generation pauses for less than a hundredth of a step.
 
 SmolLM2-135M in bfloat16 from float32 masters, all weights trained by the repository's trainer with AdamW: GRPO steps on
 episodes sampled from the embedded engine, which each version is then installed on, by every transfer in turn.
@@ -57,7 +57,7 @@ from gpu_workers.weights.peer.transfer import PeerTransfer
 from gpu_workers.weights.sender import close_kept
 
 ROOT = Path(__file__).resolve().parents[1]
-SIZE_AIM, COPY_AIM, PAUSE_AIM = 0.01, 4.0, 0.1
+SIZE_AIM, COPY_AIM, PAUSE_AIM = 0.01, 4.0, 0.01
 GROUP_SIZE, NEW_TOKENS = 4, 32
 QUESTIONS = ("How many legs do three spiders and two cats have?", "Name a river, and the sea that it ends in.")
 START_SECONDS = 300
