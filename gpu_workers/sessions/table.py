@@ -89,6 +89,7 @@ class Session:
     form: ToolFormat
     num_started: int = 0  # turns, also those that came to nothing
     running: dict[str, Callable[[], None]] = field(default_factory=dict)  # request id -> ends the turn
+    promised: dict[int, int] = field(default_factory=dict)  # running turn -> the most tokens that it may add
     closed: bool = False
     recent: Any = None  # of the server: what the last finished turn was asked with, to read only what is new
 
@@ -119,6 +120,7 @@ class SessionTable:
         self._expired: OrderedDict[str, None] = OrderedDict()
         self._swept_at = 0.0
         self.num_tokens = 0  # of the sessions in memory
+        self.num_promised = 0  # to their running turns
 
     @property
     def num_sessions(self) -> int:
@@ -153,15 +155,24 @@ class SessionTable:
     def is_token(self, session: Session, token: str) -> bool:
         return hmac.compare_digest(_sha256(token), session.opened.token_sha256)
 
-    def start_turn(self, session: Session) -> int:
-        """The number of the turn that begins now. Raises SessionError where the session takes no more."""
+    def start_turn(self, session: Session, num_tokens: int) -> int:
+        """The number of the turn that begins now and may add so many tokens, until `end_turn`.
+
+        Raises SessionError where the session takes no more.
+        """
         if len(session.running) >= self.limits.max_running:
             message = f"{len(session.running)} turns of this session are running, the limit is as many"
             raise SessionError("too_many_turns", message)
         number = session.num_started
         session.num_started += 1
         session.used_at = self._clock()
+        session.promised[number] = num_tokens
+        self.num_promised += num_tokens
         return number
+
+    def end_turn(self, session: Session, number: int) -> None:
+        """It adds nothing more. Safe to repeat."""
+        self.num_promised -= session.promised.pop(number, 0)
 
     def check_room(self, session: Session, num_new: int) -> int:
         """Tokens that fit beside `num_new`. Raises SessionError when the session, or all of them, would be too many."""
@@ -169,11 +180,16 @@ class SessionTable:
         if total > limit:
             message = f"the session would hold {total} tokens in all its branches, the limit is {limit}: open another"
             raise SessionError("session_full", message)
-        return min(limit - total, self._check_total(num_new))
+        left = limit - total - (promised := sum(session.promised.values()))
+        if left < 0:
+            message = f"running turns may add {promised} tokens, which leaves no room for another: wait for one to end"
+            raise SessionError("too_many_turns", message)
+        return min(left, self._check_total(num_new))
 
     def add(self, session: Session, turn: Turn) -> list[Node]:
         """Write the turn, then let it be seen. Raises JournalError."""
         self._journal.append(session.id, _encoder.encode(Added(turn)))
+        self.end_turn(session, turn.number)
         session.used_at = self._clock()
         before = session.conversation.num_tokens
         nodes = session.conversation.add(turn)
@@ -190,6 +206,8 @@ class SessionTable:
         session.closed = True
         for stop in list(session.running.values()):
             stop()
+        for number in list(session.promised):
+            self.end_turn(session, number)
         if self._loaded.pop(session.id, None) is not None:
             self.num_tokens -= session.conversation.num_tokens
         self._journal.delete(session.id)
@@ -258,9 +276,10 @@ class SessionTable:
             self._expired.popitem(last=False)
 
     def _check_total(self, num_new: int) -> int:
-        left = self.limits.max_tokens - self.num_tokens - num_new
+        held = self.num_tokens + self.num_promised
+        left = self.limits.max_tokens - held - num_new
         if left < 0:
-            message = f"the open sessions hold {self.num_tokens} tokens, the limit is {self.limits.max_tokens}"
+            message = f"the open sessions and their running turns hold {held} tokens, limit {self.limits.max_tokens}"
             raise SessionError("too_many_tokens", message)
         return left
 

@@ -82,7 +82,9 @@ class RunningTurn:
         self._engines = list(engines)
         self.place, self.options = place, options
         self.policy = session.policy
-        self.number = table.start_turn(session)
+        num_observed = sum(len(piece.ids) for piece in place.pieces)
+        num_sampled = options.num_choices * options.sampling.max_new_tokens
+        self.number = table.start_turn(session, num_observed + num_sampled)
         self.samples = [Sample(index) for index in range(options.num_choices)]
         self._id = f"{session.id}.{self.number}"
         self._sampling_now: dict[str, RolloutEngine] = {}
@@ -156,6 +158,7 @@ class RunningTurn:
         if self._following is not None:
             self._following.cancel()
         self._session.running.pop(self._id, None)
+        self._table.end_turn(self._session, self.number)
         if self._over:
             return
         try:

@@ -10,6 +10,7 @@ import pytest
 
 from gpu_workers.contracts.seams import GenerateRequest
 from gpu_workers.sessions.chat import load_template
+from gpu_workers.sessions.limits import SessionLimits
 from tests.sessions.world import OWNER, Planned, RecordingEngine, make_app, make_server, say, served, wait_until
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -103,6 +104,27 @@ async def test_overlapping_turns_are_branches_in_the_order_of_their_arrival(worl
         0,
         len(world.engine.served[0].request.input_ids),
     ]
+
+
+async def test_running_turns_count_with_the_most_they_may_add(world: World) -> None:
+    """Side by side they cannot bring a session over its bound; a turn that ends gives back what it did not need."""
+    async with httpx.AsyncClient(timeout=PATIENCE) as client:
+        await world.open(client)
+        limits = SessionLimits(max_session_tokens=300, max_running=3)
+        world.server.table.limits = limits
+        world.engine.hold_after = 2
+        first = asyncio.create_task(world.ask(client, max_tokens=200))
+        await world.holds(1)
+        second = asyncio.create_task(world.ask(client, max_tokens=200))
+        await world.holds(2)
+        third = await world.ask(client, max_tokens=200)
+        assert (third.status_code, third.json()["error"]["code"]) == (429, "too_many_turns")
+        assert "running turns may add" in third.json()["error"]["message"]
+        assert sum(record.request.sampling.max_new_tokens for record in world.engine.served) < 300
+        world.engine.release.set()
+        assert [(await asking).status_code for asking in (first, second)] == [200, 200]
+        assert (await world.ask(client, max_tokens=200)).status_code == 200
+    assert world.server.table.num_promised == 0
 
 
 async def test_deleting_a_session_ends_its_turns(world: World) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ from starlette.applications import Starlette
 
 from gpu_workers.contracts.enums import Boundary
 from gpu_workers.contracts.seams import EngineInfo, GenerateRequest, GenerateResult, VersionSpan, WorkerError
+from gpu_workers.listening import listen
 from gpu_workers.serving.control import SECRET_HEADER
 from gpu_workers.serving.errors import ApiError, render_error
 from gpu_workers.serving.session_routes import session_routes
@@ -140,7 +140,7 @@ def make_app(server: SessionServer) -> Starlette:
 @contextlib.contextmanager
 def served(app: Starlette) -> Iterator[str]:
     """Base URL of the application on a real socket, in a thread with a loop of its own."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = listen("127.0.0.1", 0)
     config = uvicorn.Config(app, lifespan="off", log_level="error", access_log=False, timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
