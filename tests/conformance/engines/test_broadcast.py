@@ -101,6 +101,20 @@ async def test_calls_out_of_order_are_refused(case: Case, rank0: Rank0) -> None:
     assert (after.output_ids, [span.version for span in after.spans]) == (before.output_ids, ["default"])
 
 
+async def test_a_whole_update_that_was_left_open_can_be_discarded(case: Case, rank0: Rank0) -> None:
+    """Its sender died before the end: whoever comes next must not swap it in under another version's name."""
+    if not await rank0.engine.swaps_at_end():
+        pytest.skip("it has loaded every tensor by then")
+    digest = await case.engine.weights_digest()
+    await rank0.engine.begin_update()
+    for bucket in rank0.buckets:
+        await rank0.send(bucket)
+    assert await case.engine.weights_digest() == digest
+    await rank0.engine.begin_update(discard=True)
+    await rank0.engine.end_update()
+    assert await case.engine.weights_digest() == digest
+
+
 async def test_a_group_that_is_not_there_and_a_dtype_that_does_not_exist_are_refused(case: Case, rank0: Rank0) -> None:
     before = await case.engine.generate(case.ask(8))
     engine, bucket = rank0.engine, rank0.buckets[0]
