@@ -53,11 +53,12 @@ def value_loss(inputs: ValueLossInputs, *, clip: float) -> tuple[Tensor, ValueSu
     current = inputs.current_T.float()
     bounded = old + (current - old).clamp(-clip, clip)
     plain_error, bounded_error = (current - target).square(), (bounded - target).square()
+    held = ((current - old).abs() > clip) & (bounded_error > plain_error)  # rounding alone holds nothing
     loss = (inputs.weight_T.float() * 0.5 * torch.maximum(plain_error, bounded_error)).sum()
     exact = target.double()
     return loss, ValueSums(
         num_tokens=len(current),
-        num_clipped=int((bounded_error > plain_error).sum()),
+        num_clipped=int(held.sum()),
         loss=float(loss.detach()),
         error_squared=float((exact - old.double()).square().sum()),
         returns=float(exact.sum()),
