@@ -48,6 +48,7 @@ class ValueSums(Sums):
 def value_loss(inputs: ValueLossInputs, *, clip: float) -> tuple[Tensor, ValueSums]:
     """Σ w·0.5·max((V − R)², (clip(V, V_old ± clip) − R)²). Raises NonFiniteError naming the episode."""
     require_finite("value", inputs.current_T, inputs.episode_T)
+    require_finite("old value", inputs.old_T, inputs.episode_T)
     require_finite("return", inputs.return_T, inputs.episode_T)
     target, old = inputs.return_T.float(), inputs.old_T.detach().float()
     current = inputs.current_T.float()
