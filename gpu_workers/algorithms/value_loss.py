@@ -48,16 +48,18 @@ class ValueSums(Sums):
 def value_loss(inputs: ValueLossInputs, *, clip: float) -> tuple[Tensor, ValueSums]:
     """Σ w·0.5·max((V − R)², (clip(V, V_old ± clip) − R)²). Raises NonFiniteError naming the episode."""
     require_finite("value", inputs.current_T, inputs.episode_T)
+    require_finite("old value", inputs.old_T, inputs.episode_T)
     require_finite("return", inputs.return_T, inputs.episode_T)
     target, old = inputs.return_T.float(), inputs.old_T.detach().float()
     current = inputs.current_T.float()
     bounded = old + (current - old).clamp(-clip, clip)
     plain_error, bounded_error = (current - target).square(), (bounded - target).square()
+    held = ((current - old).abs() > clip) & (bounded_error > plain_error)  # rounding alone holds nothing
     loss = (inputs.weight_T.float() * 0.5 * torch.maximum(plain_error, bounded_error)).sum()
     exact = target.double()
     return loss, ValueSums(
         num_tokens=len(current),
-        num_clipped=int((bounded_error > plain_error).sum()),
+        num_clipped=int(held.sum()),
         loss=float(loss.detach()),
         error_squared=float((exact - old.double()).square().sum()),
         returns=float(exact.sum()),

@@ -35,11 +35,12 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """manifest.json of the folder; `files` maps relative path to SHA-256."""
+    """manifest.json of the folder; `files` maps relative path to SHA-256, `digest` is that of all the rest of it."""
 
     format: int
     identity: Identity
     files: dict[str, str]
+    digest: str = ""  # empty: written before there was one
 
 
 @dataclass(frozen=True)

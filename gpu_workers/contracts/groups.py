@@ -26,6 +26,14 @@ from gpu_workers.contracts.enums import (
 FORMAT_VERSION = "1"
 MAX_REWARD = 1e6  # verifiers score from 0 to 1; what is beyond this is no reward but an accident
 ROUNDING = 1e-3  # of a log-prob of almost 0
+_ARRAYS = {
+    "tokens": np.int32,
+    "mask": np.uint8,
+    "logprobs": np.float32,
+    "versions": np.int32,
+    "offsets": np.int64,
+    "rewards": np.float64,  # NaN: no reward
+}
 
 
 class GroupFileError(ValueError):
@@ -92,15 +100,20 @@ def decode_group(data: bytes) -> list[EpisodeTokens]:
         arrays = load_safetensors(data)
     except SafetensorError as error:
         raise GroupFileError(f"not a group file: {error}") from error
-    offsets = arrays["offsets"]
+    for name, dtype in _ARRAYS.items():
+        if name not in arrays or arrays[name].dtype != dtype or arrays[name].ndim != 1:
+            found = f"{arrays[name].dtype} of shape {arrays[name].shape}" if name in arrays else "missing"
+            raise GroupFileError(f"array {name} is {found}, a row of {np.dtype(dtype)} is needed")
+    offsets, length = arrays["offsets"], len(arrays["tokens"])
     if (
         len(offsets) != len(arrays["rewards"]) + 1
-        or offsets[-1] != len(arrays["tokens"])
+        or (offsets[0], offsets[-1]) != (0, length)
         or (np.diff(offsets) < 0).any()
     ):
-        raise GroupFileError(
-            f"offsets of {len(offsets)} entries do not cut {len(arrays['tokens'])} tokens into episodes"
-        )
+        raise GroupFileError(f"offsets of {len(offsets)} entries do not cut {length} tokens into episodes")
+    for name in ("mask", "logprobs", "versions"):
+        if len(arrays[name]) != length:
+            raise GroupFileError(f"array {name} has {len(arrays[name])} entries, tokens {length}")
     episodes = []
     for index, (start, stop) in enumerate(pairwise(offsets)):
         reward = float(arrays["rewards"][index])

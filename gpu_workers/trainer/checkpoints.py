@@ -80,7 +80,7 @@ def seal(folder: Path, identity: Identity, world: World = ALONE) -> None:
     if not world.is_main:
         return
     manifest = Manifest(format=FORMAT_VERSION, identity=identity, files=dict(sorted(files.items())))
-    (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
+    _write_manifest(folder, manifest)
 
 
 def seal_again(folder: Path, part: str) -> None:
@@ -89,7 +89,18 @@ def seal_again(folder: Path, part: str) -> None:
     files = {name: digest for name, digest in manifest.files.items() if not name.startswith(f"{part}/")}
     files |= {f"{part}/{name}": digest for name, digest in _digests(folder / part, everything=True).items()}
     sealed = msgspec.structs.replace(manifest, files=dict(sorted(files.items())))
+    _write_manifest(folder, sealed)
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    sealed = msgspec.structs.replace(manifest, digest=_digest_of(msgspec.to_builtins(manifest)))
     (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(sealed)))
+
+
+def _digest_of(stored: dict[str, Any]) -> str:
+    """Of a manifest as it was stored, whatever fields later versions add."""
+    rest = {name: value for name, value in stored.items() if name != "digest"}
+    return hashlib.sha256(msgspec.json.encode(rest, order="sorted")).hexdigest()
 
 
 def read_weights_manifest(folder: Path) -> WeightsManifest:
@@ -108,7 +119,8 @@ def _digests(folder: Path, *, everything: bool = False) -> dict[str, str]:
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a folder. Raises CheckpointError when the folder is incomplete."""
     try:
-        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+        data = (folder / MANIFEST).read_bytes()
+        manifest = msgspec.json.decode(data, type=Manifest)
     except FileNotFoundError as error:
         raise DamagedCheckpoint(
             f"{folder} is not a complete checkpoint (no {MANIFEST}): resume from an older one"
@@ -117,6 +129,8 @@ def read_manifest(folder: Path) -> Manifest:
         raise DamagedCheckpoint(
             f"{folder}/{MANIFEST} cannot be read ({error}): resume from an older checkpoint"
         ) from error
+    if manifest.digest and manifest.digest != _digest_of(msgspec.json.decode(data)):
+        raise DamagedCheckpoint(f"{folder}/{MANIFEST} is damaged (SHA-256 differs): resume from an older checkpoint")
     if manifest.format != FORMAT_VERSION:
         raise CheckpointError(
             f"{folder}/{MANIFEST} has format {manifest.format}, this trainer resumes {FORMAT_VERSION}: retry the run, "

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpu_workers.algorithms.numerics import MAX_LOG_RATIO
 from gpu_workers.contracts.runspec import AlgorithmSpec, KlEstimator
 from gpu_workers.trainer.batches import TrainBatch
 from gpu_workers.trainer.credit import Credit, assign_credit
 from gpu_workers.trainer.model_backend import ModelBackend, RowLoss
 from gpu_workers.trainer.packing import PackedRow, pack
-from gpu_workers.trainer.passes import FrozenTokens, policy_row_loss, scatter
+from gpu_workers.trainer.passes import Floats, FrozenTokens, policy_row_loss, scatter
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,16 @@ def prepare(
         frozen = replace(frozen, reference_S=scatter(rows, batch, reference))
     if kl_in_reward:
         assert frozen.old_S is not None and frozen.reference_S is not None
-        # A broken model's NaN is refused by the loss, which names the episode; the reward is not the place to stumble.
-        penalty_S = np.nan_to_num(spec.kl_coefficient * (frozen.old_S - frozen.reference_S))
-    return Objective(spec, batch, assign_credit(spec, batch, penalty_S=penalty_S, value_S=frozen.value_S), frozen)
+        distance_S = _finite(frozen.old_S) - _finite(frozen.reference_S)
+        penalty_S = spec.kl_coefficient * distance_S.clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    value_S = None if frozen.value_S is None else _finite(frozen.value_S)
+    return Objective(spec, batch, assign_credit(spec, batch, penalty_S=penalty_S, value_S=value_S), frozen)
+
+
+def _finite(values_S: Floats) -> Floats:
+    """Zeros for a broken model's NaN and infinities: the loss refuses them and names the episode, but in credit, which
+    is whitened over the batch, they would spoil every other episode first."""
+    return np.nan_to_num(values_S, posinf=0.0, neginf=0.0)
 
 
 def name_episode(batch: TrainBatch, episode: int, what: str) -> None:

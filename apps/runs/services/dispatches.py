@@ -56,7 +56,8 @@ def _share(run: Run, spec: RunSpec, now: datetime) -> int:
         return workers.num_groups
     demands = groups.filter(state__in=UNFINISHED_STATES).values_list("run").order_by()
     claims = dict(demands.annotate(n=Count("id", filter=~Q(not_before__gt=now))))
-    return capacity.fair_shares(min(bounds), claims).get(run.pk, 0)
+    # One each at the least: of a fleet that takes fewer groups than there are runs, the rest would go without for ever.
+    return capacity.fair_shares(max(min(bounds), len(claims)), claims).get(run.pk, 0)
 
 
 def _users_of_its_fleet(run: Run) -> QuerySet[Run]:

@@ -3,7 +3,7 @@
 import math
 from datetime import datetime
 
-from apps.runs.models import Run, RunState
+from apps.runs.models import AttemptState, Run, RunState
 from apps.runs.scheduling import halting
 from apps.runs.scheduling.halting import Halt, StepHealth
 from gpu_workers.contracts.runspec import Algorithm, RunSpec
@@ -48,6 +48,8 @@ def _stall(run: Run, spec: RunSpec, now: datetime) -> Halt | None:
     """Of a run at work: while it is paused, starts or waits for a trainer nobody expects anything to finish."""
     limit = spec.health.stall_seconds
     if run.state != RunState.RUNNING or not limit or _quiet(_last_group(run), now) < limit:
+        return None
+    if not run.attempts.filter(state=AttemptState.RUNNING).exists():  # its successor may wait behind another run's
         return None
     quiet = min(_quiet(moment, now) for moment in (_last_group(run), *_other_signs(run)))
     return halting.check_stall(quiet, limit, run.status_message)

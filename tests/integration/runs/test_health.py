@@ -8,7 +8,7 @@ import pytest
 from apps.runs import selectors, services
 from apps.runs.models import Group, Run, RunAttempt, RunState
 from apps.runs.scheduling.halting import Halt
-from gpu_workers.contracts.messages import TrainerFailed
+from gpu_workers.contracts.messages import TrainerFailed, TrainJob
 from tests.support.scripted import commit
 from tests.support.worlds import run_spec
 
@@ -104,6 +104,24 @@ def test_a_run_in_which_nothing_finishes_halts_and_a_paused_one_does_not(world, 
     assert run.status_code == "stall"
     assert "limit 600 s" in run.status_message
     assert run.last_good_version == run.version
+
+
+def test_a_run_whose_next_trainer_waits_for_a_free_worker_is_not_stalled(world, make_plane):
+    plane = make_plane(seed=1)
+    run = plane.submit(world, run_spec(steps=6, health__stall_seconds=600))
+    plane.play(until=lambda: fresh(run).version >= 2)
+    plane.trainers[-1].dead = True
+    held: list[TrainJob] = []  # jobs in the queue: the only train worker has another run's trainer
+    for _ in range(160):
+        plane.play(max_events=plane.events + 5)
+        plane.pass_time(15)
+        held += plane.trains
+        plane.trains.clear()
+    assert (fresh(run).state, fresh(run).status_code) == (RunState.RUNNING, "waiting_for_trainer")
+    assert len(held) > 1
+    plane.trains.append(held[-1])
+    run = play(plane, run, RunState.TRAINED, RunState.HALTED)
+    assert (run.state, run.version) == (RunState.TRAINED, 6)
 
 
 def test_a_trainer_that_gives_up_on_nan_halts_the_run(world, make_plane):

@@ -168,6 +168,20 @@ def test_two_runs_on_a_saturated_fleet_share_it_equally(db, make_plane):
     assert Group.objects.filter(run=small, dispatch=1).exists()
 
 
+def test_a_fleet_of_one_group_at_a_time_leaves_no_run_without_a_turn(db, make_plane):
+    world = make_world()
+    plane = make_plane(seed=1)
+    big = plane.submit(world, run_spec(steps=40, rollout__prompts_per_batch=12, rollout__max_staleness=3))
+    plane.play(until=lambda: len(plane.rollouts) >= 12)
+    for number in range(12):
+        plane.now += timedelta(seconds=10)
+        report_slow(plane, waited=10.0 * number)
+    small = plane.submit(world, run_spec(steps=40, rollout__prompts_per_batch=2))
+    plane.play(max_events=plane.events + 60, until=lambda: Group.objects.filter(run=small, dispatch=1).exists())
+    assert Group.objects.filter(run=small, state=GroupState.RUNNING).count() == 1
+    assert Group.objects.filter(run=big, state=GroupState.PENDING).exists()
+
+
 def report_slow(plane, *, waited, run_id=""):
     job = next((job for job in plane.rollouts if not run_id or job.run_id == run_id), None)
     if job is None:

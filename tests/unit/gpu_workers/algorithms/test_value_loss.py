@@ -36,6 +36,13 @@ def test_case_by_case(current, old, target, loss, slope, clipped):
     assert sums.num_clipped == clipped
 
 
+def test_a_value_inside_the_bound_is_not_counted_for_the_rounding_of_its_difference():
+    old, current = torch.tensor([-0.09414368867874146]), torch.tensor([0.059971727430820465])
+    assert not torch.equal(old + (current - old), current)
+    _, sums = value_loss(inputs(current.tolist(), old.tolist(), [1.0]), clip=0.2)
+    assert sums.num_clipped == 0
+
+
 def test_weights_and_metrics():
     batch = inputs([0.1, 0.2, 0.3], [0.0, 0.5, 1.0], [1.0, 0.0, 1.0], [0.5, 0.25, 0.25])
     loss, sums = value_loss(batch, clip=10.0)

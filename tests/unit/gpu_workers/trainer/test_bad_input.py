@@ -48,6 +48,7 @@ BAD: dict[str, tuple[dict[str, tuple[int, float]], str]] = {
     ),
     "a token of no version": ({"versions": (2, -1)}, "episode 0: a sampled token has no policy version"),
     "episodes that overlap": ({"offsets": (1, 9)}, "offsets of 3 entries do not cut 8 tokens into episodes"),
+    "episodes that start late": ({"offsets": (0, 2)}, "offsets of 3 entries do not cut 8 tokens into episodes"),
     "episodes that end early": ({"offsets": (2, 7)}, "offsets of 3 entries do not cut 8 tokens into episodes"),
 }
 
@@ -64,6 +65,27 @@ def test_a_group_that_cannot_be_used_is_named_and_the_others_train_as_if_alone(b
     assert metrics["train/skipped_updates"] == 0.0
     for key, value in trainer.policy.parameters.items():
         assert torch.equal(value, alone.policy.parameters[key])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("mask", lambda a: a * np.float32(0.5), "array mask is float32 of shape (8,), a row of uint8 is needed"),
+        ("mask", lambda a: -a.astype(np.int8), "array mask is int8 of shape (8,), a row of uint8 is needed"),
+        ("tokens", lambda a: a[:, None], "array tokens is int32 of shape (8, 1), a row of int32 is needed"),
+        ("rewards", lambda a: a[:, None], "array rewards is float64 of shape (2, 1), a row of float64 is needed"),
+        ("offsets", lambda a: a.astype(np.float64), "array offsets is float64 of shape (3,), a row of int64 is needed"),
+        ("logprobs", lambda a: np.repeat(a, 2), "array logprobs has 16 entries, tokens 8"),
+        ("versions", lambda a: None, "array versions is missing, a row of int32 is needed"),
+    ],
+)
+def test_a_file_of_other_arrays_is_rejected_and_the_others_train(base: BaseModel, name, change, reason):
+    arrays = {key: array.copy() for key, array in load(a_group().file).items()}
+    arrays[name] = change(arrays[name])
+    file = save({key: np.ascontiguousarray(array) for key, array in arrays.items() if array is not None})
+    metrics, skipped = PolicyTrainer(make_spec(), base).step("b", [TrainGroup("bad", 0, file), *make_groups(1)])
+    assert skipped == {"bad": f"rejected: {reason}"}
+    assert metrics["train/skipped_updates"] == 0.0
 
 
 def silent(reward: float) -> EpisodeTokens:

@@ -46,6 +46,24 @@ def test_a_torn_manifest_is_refused(folder: Path):
         checkpoints.check_folder(folder)
 
 
+@pytest.mark.parametrize("said", ["b" * 64, "s" * 64, '"format": 2', '"version": 3'])
+def test_one_wrong_character_of_the_manifest_is_damage_and_no_foreign_checkpoint(folder: Path, said: str):
+    path = folder / "manifest.json"
+    text = path.read_text()
+    assert said in text
+    path.write_text(text.replace(said, said[:-1] + chr(ord(said[-1]) ^ 1), 1))
+    with pytest.raises(checkpoints.DamagedCheckpoint, match=r"manifest\.json is damaged"):
+        checkpoints.check_folder(folder, spec_hash="s" * 64, base_fingerprint="b" * 64)
+
+
+def test_a_manifest_from_before_it_had_a_digest_passes(folder: Path):
+    path = folder / "manifest.json"
+    stored = msgspec.json.decode(path.read_bytes())
+    del stored["digest"]
+    path.write_bytes(msgspec.json.encode(stored))
+    assert checkpoints.check_folder(folder, spec_hash="s" * 64, base_fingerprint="b" * 64).identity == IDENTITY
+
+
 SHARD = "state/shard-00001-model-00001-of-00001.safetensors"
 
 
@@ -70,7 +88,8 @@ def test_one_part_can_be_checked_alone(folder: Path):
 @pytest.mark.parametrize("number", [1, 99])
 def test_another_format_is_refused_with_what_to_do(folder: Path, number: int):
     manifest = checkpoints.read_manifest(folder)
-    (folder / "manifest.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, format=number)))
+    other = msgspec.structs.replace(manifest, format=number, digest="")
+    (folder / "manifest.json").write_bytes(msgspec.json.encode(other))
     with pytest.raises(CheckpointError, match=f"format {number}, this trainer resumes 2: retry the run") as refused:
         checkpoints.check_folder(folder)
     assert not isinstance(refused.value, checkpoints.DamagedCheckpoint)  # older ones would be no better

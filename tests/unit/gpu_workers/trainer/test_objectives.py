@@ -155,6 +155,46 @@ def test_a_nan_that_appears_in_the_gradient_only_is_traced_to_its_episode(base: 
     assert (trainer.version, trainer.num_updates, trainer.num_skipped_updates) == (1, 0, 1)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "field", "what"),
+    [
+        ({"kind": "ppo"}, "value_U", "value"),
+        ({"advantage": "reinforce_pp", "kl_coefficient": 0.1, "kl_estimator": "k1"}, "logprob_U", "reference log-prob"),
+        ({"advantage": "rloo", "kl_coefficient": 0.1, "kl_estimator": "k1"}, "logprob_U", "reference log-prob"),
+    ],
+)
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_one_broken_number_in_the_credit_blames_its_own_episode_alone(
+    base: BaseModel, monkeypatch, algorithm, field, what, value
+):
+    rng = np.random.default_rng(0)
+    word = 61  # only one episode says it
+    episodes = [make_episode(rng, [5, 6, 7], ids, float(i % 2)) for i, ids in enumerate([[8, 9], [10, word, 11, 12]])]
+    groups = [*make_groups(0), TrainGroup("broken", 0, encode_group(episodes, {}))]
+    trainer = PolicyTrainer(make_spec(algorithm=algorithm), base, max_row_tokens=40)
+    evaluate, forward = trainer.policy.evaluate, trainer.policy.model.forward
+    asked_for = {"reference": False}
+
+    def evaluated(rows, temperature, *, reference=False):
+        asked_for["reference"] = reference
+        outputs = evaluate(rows, temperature, reference=reference)
+        asked_for["reference"] = False
+        return outputs
+
+    def broken(row, temperature):
+        output = forward(row, temperature)
+        if what == "reference log-prob" and not asked_for["reference"]:
+            return output
+        marked = torch.from_numpy(row.target_U == word)
+        return output._replace(**{field: getattr(output, field).masked_fill(marked, value)})
+
+    monkeypatch.setattr(trainer.policy, "evaluate", evaluated)
+    monkeypatch.setattr(trainer.policy.model, "forward", broken)
+    metrics, skipped = trainer.step("b", groups)
+    assert metrics["train/skipped_updates"] == 1.0
+    assert skipped == {"broken": f"rejected: {what} of episode 1 is NaN or infinite"}
+
+
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_a_broken_model_is_refused_by_every_objective_naming_episodes(base: BaseModel, name: str):
     trainer = PolicyTrainer(make_spec(algorithm=ALGORITHMS[name] | {"num_updates_per_batch": 2}), base)
