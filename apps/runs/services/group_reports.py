@@ -127,8 +127,9 @@ def _fill(group: Group, body: GroupReport, arrival: Arrival) -> None:
     group.num_scored = arrival.num_scored
     group.reward_mean, group.reward_std = arrival.reward_mean, arrival.reward_std
     group.duration_seconds = body.duration_seconds
-    group.started_at = _time(body.started_at)
-    group.finished_at = _time(body.finished_at) or timezone.now()
+    now = timezone.now()
+    group.started_at = _time(body.started_at, now)
+    group.finished_at = _time(body.finished_at, now) or now
     group.outcome_reason, group.boundary = "", ""
     group.not_before = group.deadline_at = None
 
@@ -193,5 +194,6 @@ _COPIED = (
 )  # fmt: skip
 
 
-def _time(seconds: float) -> datetime | None:
-    return datetime.fromtimestamp(seconds, UTC) if seconds > 0 else None
+def _time(seconds: float, now: datetime) -> datetime | None:
+    """By the worker's clock, which may be ahead of ours: stalls, errors and capacity are counted by ours."""
+    return datetime.fromtimestamp(min(seconds, now.timestamp()), UTC) if seconds > 0 else None

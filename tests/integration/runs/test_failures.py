@@ -459,3 +459,20 @@ def test_a_suite_without_references_cannot_train_supervised(world, make_plane, m
     run = plane.submit(world, run_spec(algorithm={"kind": "sft"}))
     plane.play(until=lambda: fresh(run).state == RunState.FAILED)
     assert fresh(run).status_code == "no_references"
+
+
+def test_a_worker_whose_clock_is_ahead_is_held_to_ours(world, make_plane, monkeypatch):
+    """Stalls, error shares and capacity are counted by these moments; one far ahead is no date at all."""
+    plane = make_plane()
+    run = plane.submit(world, run_spec())
+    send = plane.send
+
+    def ahead(kind, body, **where):
+        if kind == "group" and body.finished_at:
+            body.finished_at = 1e20 if int(body.group_id[-1], 16) % 2 else body.finished_at + 86_400
+        send(kind, body, **where)
+
+    monkeypatch.setattr(plane, "send", ahead)
+    until_trained(plane, run)
+    ended = Group.objects.filter(run=run, outcome="trained").values_list("finished_at", flat=True)
+    assert max(ended) <= plane.now
