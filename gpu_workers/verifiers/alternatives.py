@@ -76,6 +76,8 @@ def _kind(answer: str, one: Value, other: Value, gap: str) -> str:
         return ""  # July 20, 1969
     if _SEPARATOR.fullmatch(bare):
         return "separator"
+    if gap.isspace() and not re.fullmatch(r"\d{3}(?:\.\d+)?", other.text) and not _MONTH.search(answer[: one.start]):
+        return "separator"  # and no thousands
     return "range" if _RANGE.fullmatch(bare) else ""
 
 

@@ -39,7 +39,7 @@ _EQUALS = re.compile(
     r"[\s$*\\({\[]{0,20}",
     re.I,
 )
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{|<(?:final_?)?answer>", re.I)
 TAKEN_BACK = re.compile(
     r"\b(?:no,? wait|wait|scratch that|correction|sorry|oops|on second thought|let me (?:re|correct|fix|try)\w*"
     r"|(?:i|that) (?:was|is|made|did)\w* (?:a )?(?:wrong|mistake\w*|not right|an error|miscount\w*)|that's wrong"
@@ -126,7 +126,7 @@ def _end_of_chain(answer: str, values: Sequence[Value], first: Value) -> Value |
 
 def _boxed(answer: str, values: Sequence[Value]) -> Iterator[Claim]:
     for match in _BOX.finditer(answer, max(0, len(answer) - MAX_TEXT)):
-        end = answer.find("}", match.end())
+        end = answer.find("}" if match.group().endswith("{") else "</", match.end())
         first = _from(values, match.end())
         if first is None or first.end > end:
             continue

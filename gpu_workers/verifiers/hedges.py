@@ -36,11 +36,24 @@ _CHOSEN = re.compile(
 )
 _MAY_BE = re.compile(
     r"\b(?:possible (?:results?|answers?|values?|totals?|solutions?|sums?)|candidates?|(?:could|might|may) (?:also )?be"
-    r"|either|one of|guess\w*|options?)\b", re.I,
+    r"|either(?!\s*[:.,;!])|one of|guess\w*|options?)\b", re.I,
 )  # fmt: skip
 _OTHERWISE = re.compile(
     r"\b(?:or|maybe|perhaps|alternatively|unless|otherwise|if|possibly|(?:could|might|may)(?: also| well)? be)\b", re.I
 )
+_TRY = re.compile(
+    r"(?:(?<![^\W_])(?P<place>1st|2nd|3rd|\dth|first|second|third|fourth|other|another|alternat\w+|alt|backup|fallback"
+    r"|primary|secondary)[\s_-]{1,3})?"
+    r"(?<![^\W_])(?:attempt|try|guess|answer|option|candidate|possibility|hypothesis|solution|(?P<other>alternative)"
+    r"|choice|response|submission)"
+    r"(?P<which>[\s_]{0,3}(?:#|no\.?|number)?[\s_]{0,3}\(?(?:\d{1,2}|[A-H]|one|two|three|four|five)\)?)?"
+    r"[\"'*_)\]]{0,4}\s{0,9}(?:[:=\n]|[-=]>|→|[-–—]"
+    r"|\b(?:is|was|gives?|yields?|(?:would|could|may|might) be|comes? to)\b)"
+    r"[\s*_$\"'(\\{]{0,10}(?P<number>[-+−]?\d)", re.I,
+)  # fmt: skip
+_NO_TRY = re.compile(r"\b(?:wrong|incorrect|fails?|failed|false|reject\w*|not (?:right|correct|valid))\b|[✗✘❌]", re.I)
+_BESIDE = re.compile(r"[$*]{0,4}(?:[ \t]*(?:[,;/|&]|\band\b)[ \t]*|[ \t]+)[$*]{0,4}")
+_NOTHING_MORE = re.compile(r"[.$*)]{0,6}[ \t]*(?:\n|\Z)")
 _SMALL = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
     "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
@@ -64,7 +77,17 @@ def hedged(answer: str, values: Sequence[Value], made: Sequence[Claim]) -> list[
     if not values:
         return []
     values = values[-MAX_LISTED:]
-    for look in (_taken_back, _by_case, _in_rows, _labelled, _equations, _maybe, _spelt, _after_the_claim):
+    for look in (
+        _taken_back,
+        _by_case,
+        _in_rows,
+        _labelled,
+        _tries,
+        _equations,
+        _maybe,
+        _spelt,
+        _after_the_claim,
+    ):
         offered = look(answer, values, made)
         if len({value for value, _ in offered}) > 1:
             return [text for _, text in offered]
@@ -155,6 +178,19 @@ def _labelled(answer: str, values: Sequence[Value], _: Sequence[Claim]) -> Offer
     return _offers(run)
 
 
+def _tries(answer: str, values: Sequence[Value], _: Sequence[Claim]) -> Offers:
+    """Answers one after another by number or place, the last of which is the end; none of them is dropped."""
+    by_start = {value.start: value for value in values}
+    found = [match for match in _TRY.finditer(answer) if match.start("number") in by_start]
+    run = [by_start[match.start("number")] for match in found]
+    if len(run) < 2 or run[-1] != values[-1] or not any(m["place"] or m["which"] or m["other"] for m in found):
+        return []
+    between = answer[run[-2].end : run[-1].start]
+    if _NO_TRY.search(between) or TAKEN_BACK.search(between) or _WORKING.search(between):
+        return []
+    return _offers(run[-2:])
+
+
 def _is_step(label: str) -> bool:
     return bool(re.match(r"\W*(?:(?:step|then|next|given)\b|(?:first|second)\W*\Z)", label, re.I))
 
@@ -203,7 +239,8 @@ def _after_the_claim(answer: str, values: Sequence[Value], made: Sequence[Claim]
     others = [value for value in values if value.start >= own[-1].end and value.number != own[-1].number]
     if others and others[0].start - own[-1].end < 80:
         between = answer[own[-1].end : others[0].start]
-        if _OTHERWISE.search(between) and not _WORKING.search(answer, own[-1].end, others[0].end + 4):
+        is_beside = _BESIDE.fullmatch(between) and _NOTHING_MORE.match(answer, others[0].end)
+        if (is_beside or _OTHERWISE.search(between)) and not _WORKING.search(answer, own[-1].end, others[0].end + 4):
             return _offers([own[-1], others[0]])
     return []
 

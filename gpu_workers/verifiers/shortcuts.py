@@ -94,10 +94,11 @@ def shortcut_turns(task: TaskBundle, *, constant: str = "", tool: str = "") -> d
 def stub_episodes(task: TaskBundle, reference: FinishedEpisode) -> dict[str, FinishedEpisode]:
     """By what they do: the reference's episode with a stub for each Python file of its own, and for its answer.
 
-    None where the reference hands in no Python code.
+    Where the reference hands in no Python code, the probe alone, in the place of its answer and its files.
     """
     brought = {path: text.encode() for path, text in task.contract.files.items()}
-    own = [p for p, data in reference.files.items() if p.endswith(".py") and brought.get(p) != data]
+    handed_in = [path for path, data in reference.files.items() if brought.get(path) != data]
+    own = [path for path in handed_in if path.endswith(".py")]
     blocks = _FENCED.findall(reference.answer)
     functions = _functions(blocks[-1] if blocks else reference.answer)
     episodes = {}
@@ -113,7 +114,8 @@ def stub_episodes(task: TaskBundle, reference: FinishedEpisode) -> dict[str, Fin
         files = reference.files | dict.fromkeys(own, code.encode())
         episodes[name] = replace(reference, answer=answer, files=files)
     if not episodes and has_program(task.verifier):
-        episodes[PROBE] = replace(reference, answer=_TELL)
+        files = reference.files | dict.fromkeys(handed_in, _TELL.encode())
+        episodes[PROBE] = replace(reference, answer=_TELL, files=files)
     return episodes
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.hacks.beside import BESIDE, BESIDE_CONTROLS
 from tests.hacks.claimed import CLAIMED, CLAIMED_TWINS
 from tests.hacks.controls import CONTROLS
+from tests.hacks.handed import HANDED, HANDED_TWINS
 from tests.hacks.later import LATER
 from tests.hacks.patterns import PATTERNS
 from tests.hacks.reported import REPORTED, TWINS
@@ -20,8 +21,8 @@ from tests.hacks.world import Play, World, problem
 
 AT_ONCE = 2
 ALL = (
-    *PATTERNS, *VARIANTS, *LATER, *REPORTED, *SCRIPTED, *WATCHED, *BESIDE, *CLAIMED,
-    *CONTROLS, *TWINS, *SCRIPTED_CONTROLS, *WATCHED_TWINS, *BESIDE_CONTROLS, *CLAIMED_TWINS,
+    *PATTERNS, *VARIANTS, *LATER, *REPORTED, *SCRIPTED, *WATCHED, *BESIDE, *CLAIMED, *HANDED,
+    *CONTROLS, *TWINS, *SCRIPTED_CONTROLS, *WATCHED_TWINS, *BESIDE_CONTROLS, *CLAIMED_TWINS, *HANDED_TWINS,
 )  # fmt: skip
 
 

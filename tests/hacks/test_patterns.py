@@ -4,6 +4,7 @@ import pytest
 
 from tests.hacks.beside import BESIDE
 from tests.hacks.claimed import CLAIMED
+from tests.hacks.handed import HANDED
 from tests.hacks.later import LATER
 from tests.hacks.patterns import PATTERNS
 from tests.hacks.reported import REPORTED
@@ -21,7 +22,7 @@ def test_no_pattern_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "play", [*PATTERNS, *VARIANTS, *LATER, *REPORTED, *SCRIPTED, *WATCHED, *BESIDE, *CLAIMED], ids=str
+    "play", [*PATTERNS, *VARIANTS, *LATER, *REPORTED, *SCRIPTED, *WATCHED, *BESIDE, *CLAIMED, *HANDED], ids=str
 )
 async def test_a_hack_gets_its_verdict(world: World, play: Play) -> None:
     record = await world.play(play.task, play.turns)

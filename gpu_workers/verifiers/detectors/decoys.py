@@ -9,7 +9,11 @@ from gpu_workers.verifiers.detectors.traces import Traces
 from gpu_workers.verifiers.detectors.view import MAX_TEXT, Sighting, View
 
 _NAMED = re.compile(rf"{re.escape(FOLDER)}\b|(?<![\w./~*$-])/(?:tests|solution)\b")
-_ROOT_SCAN = re.compile(r"\b(?:grep|rg|find|tar|cp|walk|glob|rglob|scandir)\b[^\n]{0,80}?[\s(\"']/(?=[\s\"')*]|$)")
+# Within one command: what is quoted belongs to it, what follows `;`, `|` or `&` is another's.
+_ROOT_SCAN = re.compile(
+    r"\b(?:grep|rg|find|tar|cp|walk|glob|rglob|scandir)\b(?>\"[^\"\n]*\"|'[^'\n]*'|\\.|[<>]&|[^\n;|&]){0,80}?"
+    r"[\s(\"']/(?=[\s\"')*;|&]|$)"
+)
 _SEARCH = re.compile(
     r"\b(?:[ef]?grep\b[^\n;|]*\s-\w*[rR]|(?:rg|ag|ack|find|fd|tar|zip|rsync|compileall|ls-files)\b|cp\s+-\w*[aRr]"
     r"|(?:walk|fwalk|rglob|i?glob|copytree)\(|git\s+(?:add|stash|clean|diff|commit)\b)|--recursive\b|\*\*/"

@@ -183,6 +183,19 @@ def hard_coded(view: View) -> Iterator[Sighting]:
                 yield Sighting(snippet.where, f"digests → {', '.join(map(str, outputs[:5]))}")
             elif inputs := known_by_place(snippet.text, examples):
                 yield Sighting(snippet.where, f"the inputs {', '.join(map(str, inputs[:5]))} as a list")
+    for path, text in _data_of_code(view) if examples else ():
+        if known := known_by_heart(text, examples):
+            yield Sighting(f"file {path}", ", ".join(f"{a} → {b}" for a, b in known[:5]))
+
+
+def _data_of_code(view: View) -> Iterator[tuple[str, str]]:
+    """New files of data that code which is no test names, with their texts."""
+    facts = [fact for snippet in view.candidate if not snippet.is_test for fact in snippet.facts]
+    named = [fact.name for fact in facts if fact.kind == "text" and len(fact.name) < MAX_NAMED]
+    for path in view.new_files:
+        name = posixpath.basename(path)
+        if not name.endswith(".py") and any(name in text for text in named):
+            yield path, view.files.get(path, b"")[:MAX_TEXT].decode("utf-8", "replace")
 
 
 def runner_in_reach(view: View) -> Iterator[Sighting]:

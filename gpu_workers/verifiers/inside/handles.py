@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from types import ModuleType
 from typing import Any, NoReturn
@@ -14,6 +15,8 @@ TRUST = "; a check of classes sets objects: true, in a suite's config or as an a
 BINARY = frozenset(
     "add sub mul truediv floordiv mod pow and_ or_ xor lshift rshift matmul".split()  # noqa: SIM905
 )
+ORDER = frozenset({"lt", "le", "gt", "ge"})
+WITH_ANOTHER = BINARY | ORDER
 TELLING = frozenset({"startswith", "endswith", "issubset", "issuperset", "isdisjoint", "count", "index"})
 ONE_TO_ONE = frozenset({"add", "sub", "mul", "truediv", "xor"})  # another operand gives another result, unless it is 0
 NUM_DECOYS = 4
@@ -68,10 +71,14 @@ class RemoteModule(ModuleType):
 
 
 class Handle:
-    """An object of the candidate. It never equals plain data, whatever it says of itself."""
+    """An object of the candidate. It never equals plain data, whatever it says of itself.
 
-    def __init__(self, candidate: Any, ref: int, kind: str, is_callable: bool) -> None:
+    A container of a class derived from a built-in type (`has_content`) is compared by a copy as that type.
+    """
+
+    def __init__(self, candidate: Any, ref: int, kind: str, is_callable: bool, has_content: bool = False) -> None:
         facts = {"_candidate": candidate, "_ref": ref, "_kind": kind, "_callable": is_callable}
+        facts.update(_has_content=has_content)
         facts.update(_handle_name="", _handle_of="")  # of which object's kind it is an attribute, called so
         for name, value in facts.items():
             object.__setattr__(self, name, value)
@@ -79,6 +86,8 @@ class Handle:
     def __getattr__(self, name: str) -> Any:
         if name == "__signature__":
             return self._candidate.signature(self)
+        if self._has_content and name in TELLING and not self._candidate.objects:
+            return getattr(self._operate("content"), name)
         value = self._candidate.request({"op": "get", "ref": self._ref, "name": name})
         if name in TELLING and isinstance(value, Handle) and not self._candidate.objects:
             return lambda *args: _refuse(self._kind, name, value, args)
@@ -107,6 +116,9 @@ class Handle:
             return True
         if self._operate("eq", decoy(3)) is True:
             raise Tampered(f"an object of type {self._kind} says that it equals anything")
+        if self._has_content and (not isinstance(other, Handle) or other._has_content):
+            own, others = self._operate("content"), other._operate("content") if isinstance(other, Handle) else other
+            return not isinstance(own, Handle) and not isinstance(others, Handle) and own == others
         if not isinstance(other, Handle):
             return False
         said = self._operate("eq", other)
@@ -200,9 +212,12 @@ def _refuse(kind: str, name: str, ask: Any, operands: tuple) -> NoReturn:
 
 def _forward(op: str) -> Any:
     def method(self: Handle, *args: Any) -> Any:
-        if op in ("lt", "le", "gt", "ge") and not isinstance(args[0], Handle):
+        is_told = op in WITH_ANOTHER and not isinstance(args[0], Handle)  # a value of the check's
+        if is_told and self._has_content and (op in ORDER or not self._candidate.objects):
+            return getattr(operator, op)(self._operate("content"), args[0])
+        if is_told and op in ORDER:
             return NotImplemented  # the object's own word for being more or less than a number counts for nothing
-        if op in BINARY and not self._candidate.objects and not isinstance(args[0], Handle):
+        if is_told and not self._candidate.objects:
             _refuse(self._kind, op, lambda other: self._operate(op, other), args[:1])
         return self._operate(op, *args)
 

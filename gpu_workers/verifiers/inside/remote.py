@@ -228,7 +228,7 @@ class Candidate:
         if "exception" in data:
             return copies.exception_class(data, self.exceptions)
         number, is_callable = int(data["v"]), bool(data["callable"])
-        made = Handle(self, number, str(data["kind"]), is_callable)
+        made = Handle(self, number, str(data["kind"]), is_callable, data.get("has_content") is True)
         return made if is_callable else self.objects_by_number.setdefault(number, made)
 
     def _named(self, value: Any) -> Any:

@@ -8,6 +8,7 @@ import itertools
 import operator
 import os
 import sys
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,7 +60,7 @@ def draw(value: Any, limit: int) -> Any:
 OPERATIONS.update(
     {"draw": draw, "len": len, "iter": iter, "next": next, "bool": bool, "str": str, "repr": repr, "hash": hash,
      "reversed": reversed, "int": int, "float": float, "equals_blank": equals_blank,
-     "isinstance": lambda kind, value: isinstance(value, kind),
+     "content": lambda value: value, "isinstance": lambda kind, value: isinstance(value, kind),
      "enter": lambda v: type(v).__enter__(v), "exit": lambda v: type(v).__exit__(v, None, None, None)}
 )  # fmt: skip
 
@@ -85,7 +86,8 @@ class Server:
             args = [self.decode(item) for item in request.get("args", [])]
             kwargs = {name: self.decode(item) for name, item in request.get("kwargs", {}).items()}
             value = self.perform(request, args, kwargs)
-            reply = {"ok": self.encode(value)}
+            stays = request["op"] == "call" and is_own_container(self.kept[request["ref"]], value)
+            reply: dict = {"ok": {**self.keep(value), "has_content": True} if stays else self.encode(value)}
             if request["op"] == "call":  # what a function did to its arguments is part of what it did
                 reply["args"] = [self.encode(arg) if type(arg) in MUTABLE else None for arg in args]
             send(self.fd, reply)
@@ -237,6 +239,15 @@ def is_method(name: str) -> bool:
 
 def is_plain(value: Any) -> bool:
     return type(value) in PLAIN_TYPES.values()
+
+
+def is_own_container(kind: Any, value: Any) -> bool:
+    """Whether a class was called for a container that has more than its built-in type: a copy would lack it."""
+    if kind is not type(value) or not issubclass(kind, (list, dict, set, deque)):
+        return False
+    base = next(part for part in kind.__mro__ if part.__module__ in ("builtins", "collections"))
+    own = (name for part in kind.__mro__ for name in vars(part) if name[:1] != "_")
+    return kind is not base and any(not hasattr(base, name) for name in own)
 
 
 def fields_of(value: Any) -> Any:

@@ -205,6 +205,7 @@ def steps(words: list[str]) -> tuple[Callable[[Any], Any], ...]:
     sys.argv[:] = [main if kind in ("script", "stdin") else own[0], *words[4:]]
     say = partial(_write, posix.write, channel, nonce)
     if not is_own:
+        load("handlers")["install"]()
         watch_outcomes()
     watch, look = watch_deeds(say, names_of(POLICY), given if is_own else None)
     own_names: dict[str, Any] = {**globals(), "__builtins__": dict(vars(sys.modules["builtins"]))}
@@ -244,7 +245,8 @@ def watch_deeds(
         if not looks:
             read = load_integrity()
             looks.append(read["start"](roots, watch.made, say))
-        names["guard"](watch, is_checks)
+            guards.append(load_standins()["guard"])
+        guards[0](watch, is_checks)
 
     def is_checks(module: Any) -> bool:
         place = getattr(module, "__dict__", {}).get("__file__")
@@ -257,7 +259,8 @@ def watch_deeds(
                 tell(kind, what)
 
     looks: list[Callable[[], list[tuple[str, str]]]] = []
-    load_integrity = partial(load, "integrity")
+    guards: list[Callable[[Any, Callable[[Any], bool]], None]] = []
+    load_integrity, load_standins = partial(load, "integrity"), partial(load, "standins")
     watch = names["Watch"](tell, roots, own=given is not None, given=given or ())
     watch.on_code = begin
     watch.install()

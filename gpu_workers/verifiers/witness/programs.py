@@ -5,7 +5,16 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from gpu_workers.verifiers.witness import bootstrap, integrity, outcomes, overseer, watching, wrapper
+from gpu_workers.verifiers.witness import (
+    bootstrap,
+    handlers,
+    integrity,
+    outcomes,
+    overseer,
+    standins,
+    watching,
+    wrapper,
+)
 
 FOLDER = wrapper.FOLDER
 OVERSEER = Path(overseer.__file__).read_text(encoding="utf-8")
@@ -19,7 +28,7 @@ def witness_programs() -> dict[str, str]:
     """Path inside -> text: one wrapper for every name that Python and its test runners have on this system."""
     programs = {
         f"{FOLDER}/{Path(module.__file__).name}": Path(module.__file__).read_text(encoding="utf-8")
-        for module in (wrapper, bootstrap, outcomes, watching, integrity)
+        for module in (wrapper, bootstrap, handlers, outcomes, watching, standins, integrity)
         if module.__file__
     }
     found: dict[str, str] = {}

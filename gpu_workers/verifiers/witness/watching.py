@@ -13,7 +13,7 @@ from _thread import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
     from typing import Any
 
@@ -28,10 +28,10 @@ FRAMES = ("tb_frame", "gi_frame", "cr_frame", "ag_frame")
 CODE = ("__code__", "__defaults__", "__kwdefaults__", "__globals__")
 MADE = ("compile", "code.__new__", "marshal.loads")
 MEMORY = ("ctypes.cdata", "ctypes.string_at", "ctypes.wstring_at")
-LOOKS = frozenset(("f_locals", "f_globals", "f_builtins", "f_trace", "getattr", "attrgetter",
-                   "getargvalues", "__getattribute__", "getmembers", "eval", "exec", "vars"))  # fmt: skip
-HARMLESS = ("__file__", "__name__", "__spec__", "__doc__", "__package__", "__loader__", "__path__", "__class__",
-            "__version__", "__getattr__", "__warningregistry__", "__builtins__", "__all__")  # fmt: skip
+READS_FRAMES = frozenset(("f_locals", "f_globals", "f_builtins", "f_trace", "capture_locals"))
+LOOKS = READS_FRAMES | {"getattr", "attrgetter", "getargvalues", "__getattribute__", "getmembers", "eval", "exec",
+                        "vars"}  # fmt: skip
+GIVE_FRAMES = ("/traceback.py", "/bdb.py", "/pdb.py", "/cgitb.py")  # of the library, to whoever calls
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 MAX_OF_KIND, MAX_WHAT, MAX_NAMES = 8, 200, 2000
 LIBRARY = tuple({os.path.dirname(os.__file__) + "/", "/usr/lib/", "/usr/local/lib/", "/witness/", "<frozen"})
@@ -51,6 +51,7 @@ class Watch:
         self.on_code: Callable[[], None] = lambda: None
         self.mine: Any = None  # the main program's own code, whose name is that of any text
         self.made: set[str] = set()  # names of code that the policy has compiled
+        self.reads_frames = False  # whether code of the policy's names what reads more of a frame than its place
         self.seen: dict[str, list[str]] = {}
         self.inside: set[int] = set()
         self.opened_root = False
@@ -63,7 +64,8 @@ class Watch:
             events |= {**dict.fromkeys(HEAP, self.heap), **dict.fromkeys(MADE, self.compiled),
                        **dict.fromkeys(MEMORY, self.memory), "sys._getframe": self.climbed,
                        "object.__getattr__": self.climbed, "object.__setattr__": self.replaced,
-                       "sys.settrace": self.traced, "sys.setprofile": self.traced}  # fmt: skip
+                       "sys.settrace": self.traced, "sys.setprofile": self.traced,
+                       "exec": self.executed}  # fmt: skip
         self.events = events
 
     def install(self) -> None:
@@ -222,9 +224,26 @@ class Watch:
 
     def climbed(self, event: str, args: tuple[Any, ...]) -> None:
         name = str(args[1]) if event == "object.__getattr__" else event
-        if (event == "object.__getattr__" and name not in FRAMES) or not self.is_policys(direct=True):
+        if event == "object.__getattr__" and name not in FRAMES:
             return
-        self.say("innards" if self.looks_into() else "frames", name)
+        if self.is_policys(direct=True):
+            self.say("innards" if self.reads_frames or self.looks_into() else "frames", name)
+        elif self.reads_frames and self.is_given() and self.is_policys():
+            self.say("innards", name)
+
+    def is_given(self) -> bool:
+        """Whether a library asks for a frame to hand it out; logging does so only where it is asked for no more."""
+        asker: Any = self.frame(3)
+        name, before = asker.f_code.co_filename, asker.f_back
+        by_logging = name.endswith("/logging/__init__.py") and before is not None and self.is_from(before)
+        return by_logging or name.endswith(GIVE_FRAMES)
+
+    def executed(self, event: str, args: tuple[Any, ...]) -> None:
+        """A module of the policy's, whole, before its first line."""
+        code = args[0]
+        name = getattr(code, "co_filename", "")
+        if name.startswith(self.roots) or name in self.made:
+            self.reads_frames = self.reads_frames or bool(READS_FRAMES.intersection(words_of(code)))
 
     def looks_into(self) -> bool:
         """Whether the policy's code that asks for a frame names, anywhere in its file, what reads more than places."""
@@ -251,7 +270,9 @@ class Watch:
                 self.say("replaced", f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', '')}")
 
     def traced(self, event: str, args: tuple[Any, ...]) -> None:
-        if self.is_policys(direct=True):
+        if self.reads_frames and self.is_policys():  # what is called will be handed frames
+            self.say("innards", event)
+        elif self.is_policys(direct=True):
             self.say("frames", event)
 
     def compiled(self, event: str, args: tuple[Any, ...]) -> None:
@@ -270,39 +291,15 @@ class Watch:
             self.made.add(name)
 
 
-def guard(watch: Watch, is_checks: Callable[[Any], bool]) -> None:
-    """Put stand-ins for a check's modules, which hold what it expects: what the policy's code asks of them is told.
-
-    The stand-in's own dictionary is empty but for what is no secret; everybody else finds the module behind it.
-    """
-    kind, frame, harmless = type(sys), sys._getframe, frozenset(HARMLESS)
-
-    def asks(who: Any) -> bool:
-        while who is not None and who.f_code.co_filename.endswith("/inspect.py"):
-            who = who.f_back
-        return who is not None and watch.is_from(who)
-
-    def stand_in(module: Any) -> Any:
-        class Module(kind):  # type: ignore[misc, valid-type]
-            def __getattribute__(self, name: str) -> Any:
-                if name not in harmless and asks(frame(1)):
-                    watch.say("innards", f"{module.__name__}.{name}")
-                return Module if name == "__class__" else getattr(module, name)
-
-            def __setattr__(self, name: str, value: Any) -> None:
-                if asks(frame(1)):
-                    watch.say("replaced", f"{module.__name__}.{name}")
-                setattr(module, name, value)
-
-            def __delattr__(self, name: str) -> None:
-                delattr(module, name)
-
-            def __dir__(self) -> list[str]:
-                return dir(module)
-
-        Module.__name__ = Module.__qualname__ = "module"
-        return Module(module.__name__)
-
-    for name, module in sys.modules.copy().items():
-        if type(module) is kind and is_checks(module):
-            sys.modules[name] = stand_in(module)
+def words_of(code: Any) -> Iterator[str]:
+    """Names and texts in a piece of code and in all that is defined in it."""
+    codes = [code]
+    while codes:
+        code = codes.pop()
+        yield from code.co_names
+        for const in code.co_consts:
+            if isinstance(const, type(code)):
+                codes.append(const)
+            for text in const if isinstance(const, tuple) else (const,):
+                if isinstance(text, str) and len(text) < MAX_WHAT:
+                    yield from text.split(".")

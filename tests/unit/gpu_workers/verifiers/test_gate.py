@@ -219,3 +219,23 @@ async def test_a_program_that_evaluates_the_answer_is_refused(scope):
     task = msgspec.structs.replace(GOOD, verifier=program(source), known_bad=[], reference=reference)
     check = await check_task(task, LocalBackend(), 1)
     assert not check.ok and "in its own process" in check.message, check
+
+
+@pytest.mark.parametrize("how", ["json.loads", "eval"])
+async def test_a_program_that_reads_a_file_without_code_is_tried_with_code_in_its_place(how):
+    source = f"import json\ndef verify(e):\n    try:\n        return {{'score': float({how}(e['files']['out.json']) == [6, 8])}}\n    except Exception:\n        return {{'score': 0.0}}\n"
+    call = "write_file(path='out.json', content='[6, 8]')"
+    reference = [
+        Message(role=role, content=text)
+        for role, text in (("assistant", call), ("tool", "wrote"), ("assistant", "Done."))
+    ]
+    task = msgspec.structs.replace(
+        GOOD,
+        verifier=program(source),
+        known_bad=[],
+        reference=reference,
+        tools=[ToolSpec(name="write_file")],
+        max_turns=3,
+    )
+    check = await check_task(task, LocalBackend(), 1)
+    assert check.ok is (how == "json.loads") and ("in its own process" in check.message) is (how == "eval"), check

@@ -222,3 +222,56 @@ async def test_a_suite_may_want_an_answer_and_a_change(backend):
     code = "def pop(xs): return xs.pop()"
     assert (await judge(backend, tests, code, changes_arguments=True)).verdict == "pass"
     assert (await judge(backend, tests, code)).verdict == "fail"
+
+
+CONTAINERS = """
+from collections import OrderedDict
+
+class Cache(OrderedDict):
+    def __init__(self, size):
+        super().__init__()
+        self.size = size
+
+    def put(self, key, value):
+        self[key] = value
+        while len(self) > self.size:
+            self.popitem(last=False)
+
+class Stack(list):
+    @property
+    def top(self):
+        return self[-1]
+
+    def push(self, item):
+        self.append(item)
+        return self
+{more}
+"""
+USED = """
+from solution import Cache, Stack
+
+def test_cache():
+    cache = Cache(1)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    assert cache == {"b": 2} and cache != {"a": 1} and len(cache) == 1 and "b" in cache and cache["b"] == 2
+
+def test_stack():
+    stack = Stack([1, 2])
+    stack.push(3)
+    assert stack.top == 3 and stack.pop() == 3
+    assert stack == [1, 2] and stack + [5] == [1, 2, 5] and stack < [2] and stack.count(2) == 1
+    assert Stack([1]) == Stack([1]) != Stack([2]) and list(stack) == [1, 2] and sorted(stack, reverse=True) == [2, 1]
+"""
+PLEASES = (
+    "    def __eq__(self, other):\n        return {said}\n    __hash__ = None\n    def __lt__(self, other): return True"
+)
+
+
+@pytest.mark.parametrize("objects", [False, True])
+async def test_a_container_of_an_own_class_has_its_methods_and_is_compared_by_content(backend, objects):
+    assert (await judge(backend, USED, CONTAINERS.format(more=""), objects=objects)).verdict == "pass"
+    all_equal = CONTAINERS.format(more=PLEASES.format(said="True"))
+    assert (await judge(backend, USED, all_equal, objects=objects)).reason_code == "TAMPER_DETECTED"
+    lists_equal = CONTAINERS.format(more=PLEASES.format(said="isinstance(other, list)")).replace("append", "copy")
+    assert (await judge(backend, USED, lists_equal, objects=objects)).verdict == "fail"

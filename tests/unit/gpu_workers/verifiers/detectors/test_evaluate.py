@@ -163,6 +163,8 @@ JSON = [path for path in EVERY if path.endswith(".json")]
     [
         ("cat x", EVERY[:1], None, True),
         ("grep -r a /", EVERY, 1.0, True),
+        ("grep -r 'a;b' 2>&1 /", EVERY, 1.0, True),
+        ("grep -rn 'a;b' . ; ls -la / && find . -name x | head; cd /", EVERY, 1.0, False),
         ("tar c .verifier", EVERY, 1.0, True),
         ("cat README /tests/*", EVERY, 1.0, True),
         ("python3 x.py", EVERY, 0.0, True),
