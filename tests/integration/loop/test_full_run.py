@@ -63,7 +63,7 @@ def test_a_full_run_trains_is_evaluated_and_takes_turns(machine: Machine, people
     last = max(checkpoints, key=lambda c: c["version"])
     assert last["version"] == STEPS and last["dev_n"] == 3 and last["adapter"].endswith("/model")
     info, trained = look(machine, "RATCHET_FULL_ENGINE_PORT")
-    assert info.weight_version == last["adapter_name"] == f"run-{run['id']}.a1@v{STEPS}"
+    assert info.weight_version == last["adapter_name"] == f"run-{run['id']}.a{last['attempt']}@v{STEPS}"
     assert trained != at_first
     assert look(machine, "RATCHET_ENGINE_PORT")[1] == shared  # the engines that adapters share kept their weights
     assert (machine.root / "objects" / last["adapter"] / "model.safetensors").is_file()  # whole: anything can serve it
