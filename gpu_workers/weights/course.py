@@ -88,10 +88,9 @@ class Course:
         if not staged:
             await self._until_started(url)
         try:
-            if not staged:
-                await _begin(engine)
             await engine.set_version(f"{MIXED} of {self.versions[url]} and {name}")
             if not staged:
+                await _begin(engine)
                 await self._receive(engine)
             await engine.end_update()
             unchanged = await engine.weights_digest() == self.digests[url]

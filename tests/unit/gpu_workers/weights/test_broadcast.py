@@ -64,7 +64,7 @@ async def test_all_engines_take_every_tensor_once_and_the_version_last(tiny_mode
     world = World(tiny_model, tmp_path, Member(), Member(swaps=True))
     report = await world.transfer.install([world.item], [])
     names = open_file(tiny_model / WEIGHTS).spans.keys()
-    before = {"a": ["pause", "begin", "version", "receive"], "b": ["begin", "receive", "pause", "version"]}
+    before = {"a": ["pause", "version", "begin", "receive"], "b": ["begin", "receive", "pause", "version"]}
     for url, member in world.members.items():
         assert sorted(member.taken) == sorted(names)
         assert member.weight_version == world.item.name
